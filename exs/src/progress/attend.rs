@@ -1,10 +1,10 @@
 //! How a thread waits for its own connection.
 //!
 //! A thread that blocks in a call waits for one connection. If it is alone in its shard, it leads.
-//! Where threads share a shard, a leading thread would wake each of them for each message, which takes
-//! two switches of threads more than the kernel needs. So such a thread attends its connection: it
-//! sleeps on the connection's own descriptor, and runs the engine for what came there. The background
-//! thread then leads for all other connections.
+//! Where threads share a shard, a leading thread would wake each of them for each message, which
+//! takes two switches of threads more than the kernel needs. So such a thread attends its
+//! connection. It sleeps on the connection's own descriptor, and runs the engine for messages that
+//! came there. The background thread then leads for all other connections.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -27,34 +27,34 @@ use crate::time::Time;
 /// No thread wants events handed over.
 const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
 
-/// What a wait for a connection came to.
+/// How a wait for a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     /// The event is in the queue.
     There,
     TimedOut,
-    /// The thread must wait as all others do.
+    /// The thread cannot attend the connection: it must lead or follow.
     CannotAttend,
 }
 
-/// What a thread waits for that attends a connection.
+/// The wait of a thread that attends a connection.
 struct AttendedQueue<'a> {
     queue: &'a QueueCore,
     id: SockId,
     waiter: &'a Arc<Waiter>,
     deadline: Option<Time>,
-    /// Signals to be let in while it sleeps.
+    /// Signals that the thread lets in only while it sleeps. None: it holds no signals back.
     held: Option<HeldSignals>,
 }
 
 impl Context {
-    /// True if a thread that waits for a connection here does so beside others.
+    /// True if another thread attends a connection of this shard, or leads here.
     fn is_shared(&self) -> bool {
         self.outlook.attended() > 0 || self.lead.leader() == Leader::Application
     }
 
-    /// Waits for an event of `queue`, which is that of an operation of this socket: the thread
-    /// attends the connection. `exact`: as in [`Context::wait`].
+    /// Waits for the event of an operation of this socket, which goes to `queue`. The thread
+    /// attends the connection meanwhile. `exact`: as in [`Context::wait`].
     ///
     /// # Errors
     /// [`Error::Interrupted`] if a signal handler ran while the thread slept.
@@ -91,7 +91,7 @@ impl Context {
         if !engine.attend(id, waiter) {
             return Ok(Awaited::CannotAttend);
         }
-        // Sends that wait for a doorbell get it.
+        // The first turn rings the doorbell for sends that wait for it.
         let mut turn = engine.has_lazy();
         let (mut ready, mut end) = (None, None);
         loop {
@@ -126,7 +126,7 @@ impl Context {
                         Ok(found) => ready = Some(found),
                         Err(e) => end = Some(Err(e)),
                     }
-                    // What is no message takes a whole turn.
+                    // A whole turn handles all that is not a message.
                     turn = true;
                 }
             }
@@ -136,13 +136,14 @@ impl Context {
 }
 
 impl AttendedQueue<'_> {
-    /// A thread that sleeps on a word cannot let signals in at the same time.
+    /// False if the thread holds signals back and would have to sleep on a word: such a sleep
+    /// cannot let signals in.
     fn can_sleep(&self, sleep: &AttendedWait) -> bool {
         self.held.is_none() || !matches!(sleep, AttendedWait::Word(_))
     }
 
-    /// Sleeps until the connection is ready, until another thread wakes this one, or until the time is
-    /// up. It may return sooner.
+    /// Sleeps until the connection is ready, another thread wakes this thread, or the deadline
+    /// passes. The thread may wake sooner.
     fn sleep(&self, sleep: &AttendedWait, now: Time) -> Result<Ready, Error> {
         let left = self.deadline.map(|deadline| deadline.since(now));
         match sleep {

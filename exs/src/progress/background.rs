@@ -1,5 +1,8 @@
-//! What goes on when no thread of the program waits: the background thread, and work that is
-//! left for whoever leads next.
+//! The background thread, and calls that run the engine in passing.
+//!
+//! The background thread leads where no thread of the program does. A thread that comes to a queue
+//! and does not wait *visits* the shard: it rings doorbells that were put off, and now and then
+//! leads for a few turns. Handles and other engines leave work for the next leader.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,14 +18,14 @@ use super::reactor::Reactor;
 use super::shards::{self, Shard};
 use crate::sys::{note_calls, yield_now};
 
-/// Turns that such a thread then takes, as long as there is more to do: about as many
-/// connections as it is told of in one dequeue.
+/// The most turns of a visit, which ends earlier if there is no more to do. They serve about as
+/// many connections as the events of one dequeue name.
 pub(super) const VISIT_TURNS: u32 = 4;
 
 impl Context {
-    /// Rings the doorbell for work that was posted without one, for a thread that comes to a
-    /// `queue`. One that finds events there, and need not wait, leads now and then all the
-    /// same: else the background thread would, beside it.
+    /// A thread comes to `queue`: rings the doorbell for work that was posted without one. A thread
+    /// that finds events in the queue need not wait, but leads now and then all the same. Otherwise
+    /// the background thread would lead beside it.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         companions::note(self.shard());
         let lazy = self.outlook.lazy();
@@ -31,9 +34,9 @@ impl Context {
             return;
         }
         let away = || self.attention.lacks_leader(self.clock.about());
-        // Sends are kept as long as programs' threads lead now and then, though those that
-        // keep some may never have to wait. (A queue with a descriptor is served by the
-        // background thread.)
+        // Kernel sockets keep sends back only as long as threads of the program lead now and then.
+        // But a thread whose sends are kept may never have to wait, so it leads here. A queue with
+        // a descriptor needs no visit: the background thread serves it.
         if !queue.has_fd()
             && !self.is_served()
             && (self.outlook.keeps() || !queue.is_empty() && away())
@@ -44,7 +47,8 @@ impl Context {
         }
     }
 
-    /// The background thread leads, and is to go on with it.
+    /// True if the background thread leads, and keeps the lead because the program relies on
+    /// descriptors.
     pub(super) fn is_served(&self) -> bool {
         self.reliance.polls() && self.lead.leader() == Leader::Background
     }
@@ -63,8 +67,8 @@ impl Context {
         }
     }
 
-    /// Shows what is to be shown; with `aged` only what was to be shown a tick ago, and no call
-    /// has come for.
+    /// Shows changes of sockets on their descriptors. With `aged`, shows only changes that were due
+    /// a tick ago and that no call has fetched since.
     pub(super) fn show_news(&self, aged: bool) {
         if !self.has_news.load(Ordering::Relaxed) {
             return;
@@ -79,10 +83,10 @@ impl Context {
         due.iter().for_each(|watch| watch.changed());
     }
 
-    /// Leads for some turns. As no other thread does meanwhile, the kernel is asked for news, and
-    /// memory is looked at, if that was not done of late. (Connections that are served with
-    /// each doorbell can keep a program from ever waiting: others would not be heard.) If
-    /// another leads, the doorbells for `lazy` work are rung all the same.
+    /// Leads for some turns. If no thread has led for a while, the thread also asks the kernel for
+    /// news and looks at memory. Otherwise a program that never waits, since each doorbell serves
+    /// some of its connections, would not notice its other connections. If another thread leads,
+    /// this thread only rings the doorbells for `lazy` work.
     #[inline(never)]
     fn visit(&self, lazy: bool) {
         let Some(mut reactor) = self.lead.try_lead(false) else {
@@ -100,7 +104,7 @@ impl Context {
         let due = self.attention.lacks_leader(now);
         if due {
             self.attention.note_lead(now);
-            // What keeps it from answering is told to whoever waits.
+            // A thread that waits returns the error, if it lasts.
             let _ = reactor.poll(Some(Duration::ZERO));
         }
         for _ in 0..VISIT_TURNS {
@@ -110,7 +114,8 @@ impl Context {
         }
     }
 
-    /// As `nudge`, for a thread that is about to call the kernel itself.
+    /// As `nudge`, for a thread that is about to call the kernel itself: sends what kernel sockets
+    /// have kept.
     pub(crate) fn send_kept() {
         if let Some(context) = shards::existing_first()
             && context.outlook.keeps()
@@ -119,10 +124,10 @@ impl Context {
         }
     }
 
-    /// The background thread.
+    /// The loop of the background thread, which never ends.
     pub(super) fn background(self: Arc<Context>) {
-        // The thread's counter is made now: later this would be a lock of the process, taken while
-        // other threads move data.
+        // Makes the thread's counter of system calls now. Later, this would take a lock of the
+        // process while other threads move data.
         note_calls(0);
         loop {
             let mut reactor = self.lead.background_wait(&Ticks {
@@ -159,27 +164,27 @@ impl Context {
         }
     }
 
-    /// A handle was dropped: its socket is closed at the next turn, or reset if the program
-    /// has never `taken` it.
+    /// A handle was dropped. The next turn closes its socket, or resets it if the program has never
+    /// `taken` it.
     pub(super) fn release(&self, id: SockId, taken: bool) {
         self.released.socket(id, taken);
         self.lead.wake();
     }
 
-    /// The engine of the shard `from` sends something.
+    /// Takes a parcel that the engine of the shard `from` sends, and wakes the leader.
     pub(super) fn send(&self, from: Shard, parcel: Parcel) {
         self.released.parcel(from, parcel);
         self.lead.wake();
     }
 
-    /// Has whoever sleeps in the reactor look after the engine.
+    /// Wakes the thread that sleeps in the reactor, so that it runs the engine.
     pub(super) fn wake(&self) {
         self.lead.wake();
     }
 
-    /// The program may have closed a kernel socket: looked after at the next turn.
+    /// The program may have closed a kernel socket: the next turn looks after it.
     pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
-        // Should this be read too early, the next tick of the engine's finds it.
+        // If this thread reads the outlook too early, the engine's next tick finds the socket.
         if self.outlook.watches_kernel() {
             self.released.kernel(dev, ino);
             self.lead.wake();

@@ -1,9 +1,9 @@
 //! Which shards the calling thread drives.
 //!
 //! A thread that waits leads the shard of its queue. A program with one thread may have queues in
-//! several shards, or operations in one shard that end in a queue of another. Its other shards would
-//! then wait for the background thread's next tick. So a waiting thread also drives, as a
-//! companion, each shard that it has used lately and that no other thread leads.
+//! several shards, or operations in one shard that end in a queue of another. Its other shards
+//! would then wait for the background thread's next tick. So a waiting thread also drives, as a
+//! companion, each shard that it has used recently and that no other thread leads.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,21 +17,23 @@ use super::shards::Shard;
 use super::waiter::Waiter;
 use crate::sys::{HeldSignals, wait_any_readable};
 
-/// Waits after which a thread no longer drives a shard that it has not used meanwhile.
+/// The number of waits after which a thread no longer drives a shard that it has not used
+/// meanwhile.
 const FORGOTTEN: u32 = 64;
 
 thread_local! {
-    /// The shard used last, which is most often the next one too.
+    /// The shard that the thread used last, and which it most often uses next.
     static LAST: Cell<Option<Shard>> = const { Cell::new(None) };
-    /// The shards used, and the waits that each stays on the list.
+    /// The shards that the thread has used. The number is the waits for which a shard stays on the
+    /// list.
     static USED: RefCell<Vec<(Shard, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread uses a shard: it dequeues there, or it has posted an operation there that ends in a
-/// queue of another shard.
+/// Notes that the thread uses a shard: it dequeues there, or it has posted an operation there that
+/// ends in a queue of another shard.
 #[inline]
 pub(super) fn note(shard: Shard) {
-    // A thread that ends has no locals any more, and drives its own shard alone.
+    // A thread that ends has no locals any more, and drives only its own shard.
     if LAST.try_with(|last| last.replace(Some(shard))) != Ok(Some(shard)) {
         note_other(shard);
     }
@@ -48,11 +50,12 @@ fn note_other(shard: Shard) {
     });
 }
 
-/// The shards besides `own` that the thread, which is about to wait, has used lately.
+/// The shards besides `own` that the thread has used in its last [`FORGOTTEN`] waits. The thread is
+/// about to wait.
 fn companions(own: Shard) -> Vec<&'static Arc<Context>> {
     let companions = USED.try_with(|used| {
         let mut used = used.borrow_mut();
-        // Mostly the thread has used its own shard alone.
+        // The usual case: the thread has used only its own shard.
         if used.iter().all(|(shard, _)| *shard == own) {
             return Vec::new();
         }
@@ -73,12 +76,13 @@ struct Companion {
     reactor: Option<Reactor>,
 }
 
-/// The shards that a waiting thread drives beside its own. It leaves them when this is dropped.
+/// The shards that a waiting thread drives beside its own. The thread leaves them when this is
+/// dropped.
 #[derive(Default)]
 pub(super) struct Companions(Vec<Companion>);
 
 impl Companions {
-    /// Those that the calling thread has used lately. It is about to wait in the shard `own`.
+    /// The companions of the calling thread, which is about to wait in the shard `own`.
     pub(super) fn of_thread(own: Shard) -> Companions {
         let join = |context| Companion { context, reactor: None };
         Companions(companions(own).into_iter().map(join).collect())
@@ -89,8 +93,8 @@ impl Companions {
         self.0.is_empty()
     }
 
-    /// Moves what can be moved in each. Takes the lead where it is free, and leaves it where a
-    /// thread waits that has more right to it. Returns true if there is more to do at once.
+    /// Runs the engine of each shard. Takes the lead where it is free, and leaves it where another
+    /// thread asks for it. Returns true if a shard has more to do at once.
     pub(super) fn turn(&mut self, spin: bool, me: Option<&Waiter>) -> io::Result<bool> {
         let mut more = false;
         for companion in &mut self.0 {
@@ -99,14 +103,15 @@ impl Companions {
         Ok(more)
     }
 
-    /// Prepares a sleep of the thread, of `left` at most. Returns for how long it may sleep; not
-    /// at all if there is something to do.
+    /// Announces a sleep of at most `left` in each shard that this thread leads. Returns how long
+    /// the thread may sleep: zero if a shard has something to do.
     pub(super) fn prepare_sleep(&self, left: Duration) -> Duration {
         let led = self.0.iter().filter(|c| c.reactor.is_some());
         led.fold(left, |left, c| left.min(c.context.prepare_sleep(None)))
     }
 
-    /// Sleeps until one of them, or `own`, is ready.
+    /// Sleeps until the reactor of a shard, or `own`, is ready, or until the time is up. Then asks
+    /// each reactor what it has found.
     pub(super) fn sleep(
         &mut self,
         own: &mut Reactor,
@@ -124,12 +129,12 @@ impl Companions {
             .try_for_each(|r| r.poll(Some(Duration::ZERO)))
     }
 
-    /// Shows what is to be shown on descriptors, as the thread is about to sleep.
+    /// The thread is about to sleep: shows changes of sockets on their descriptors.
     pub(super) fn show_news(&self) {
         self.0.iter().filter(|c| c.reactor.is_some()).for_each(|c| c.context.show_news(false));
     }
 
-    /// The thread is awake.
+    /// The thread is awake: ends the announced sleeps.
     pub(super) fn end_sleep(&self) {
         self.0.iter().filter(|c| c.reactor.is_some()).for_each(|c| c.context.end_sleep());
     }

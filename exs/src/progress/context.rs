@@ -23,40 +23,42 @@ use crate::plain::Plain;
 use crate::sys::{Clock, HeldSignals, ProcessNumber, cold_path};
 use crate::time::Time;
 
-/// A weak reference to a context, as the engine inside of it keeps one.
+/// A weak reference to a context. The engine keeps one to its own context.
 pub(super) type Weak = std::sync::Weak<Context>;
 
-/// What a turn of the engine came to.
+/// The outcome of a turn of the engine.
 pub(super) struct Turn {
-    /// There is more to do at once.
+    /// The engine has more to do at once.
     pub(super) more: bool,
-    /// Threads that follow were woken.
+    /// The turn has woken followers.
     pub(super) served_others: bool,
 }
 
-/// A shard: devices, sockets, operations, and the thread that moves them when no other does.
+/// A shard: its devices, sockets and operations, and the background thread, which moves them when
+/// no other thread does.
 pub struct Context {
     shard: Shard,
     pub(super) clock: Clock,
     engine: Mutex<Engine>,
-    /// Threads that wait for the engine's lock to post something; a thread that
-    /// spins lets them through.
+    /// The number of threads that wait for the engine's lock to post something. A thread that spins
+    /// lets them through.
     pub(super) posters: AtomicUsize,
     pub(super) lead: Leadership,
-    /// For programs that wait for the descriptors of queues.
+    /// The state with which descriptors of queues drive the shard.
     pub(super) drive: Drive,
     /// Whether the program relies on descriptors.
     pub(super) reliance: Reliance,
-    /// News wait to be shown.
+    /// Changes of sockets wait until a thread shows them on descriptors.
     pub(super) has_news: AtomicBool,
     pub(super) released: Arc<Released>,
-    /// Deadline (ns) with which the leader sleeps; `u64::MAX` while it does not.
+    /// The deadline (ns) of the sleep that the leader has announced; `u64::MAX` while none is
+    /// announced.
     pub(super) asleep_until: AtomicU64,
-    /// What threads without the engine's lock know of it.
+    /// The state of the engine that threads without its lock can see.
     pub(super) outlook: ShownOutlook,
-    /// Times that a thread slept in the reactor.
+    /// How many times a thread slept in the reactor or for its own connection.
     pub(super) sleeps: AtomicU64,
-    /// What threads have done here lately.
+    /// The record of what threads have done in this shard.
     pub(super) attention: Attention,
 }
 
@@ -65,11 +67,12 @@ static NEXT_ID: ProcessNumber = ProcessNumber::new(1);
 /// How a call enters a context.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
-    /// It may set something going.
+    /// The call may begin work.
     Call,
-    /// So it may; and what it posts ends in a queue of this shard.
+    /// The call may begin work, and the event of the operation that it posts goes to a queue of
+    /// this shard.
     Post(Shard),
-    /// It sets nothing going.
+    /// The call begins no work.
     Look,
 }
 
@@ -77,22 +80,22 @@ impl Context {
     /// Makes this the context of the process: for tests with devices of their own.
     ///
     /// # Errors
-    /// The process has one already.
+    /// The process has a context already.
     #[cfg(any(test, feature = "internals"))]
     pub fn install(context: Arc<Context>) -> Result<(), Error> {
         super::shards::install(context)
     }
 
-    /// A context with these devices: the first shard.
+    /// Makes a context with these devices, as the first shard.
     ///
     /// # Errors
-    /// What the kernel or the software RNIC says.
+    /// The error of the kernel or of the software RNIC.
     #[cfg(any(test, feature = "internals"))]
     pub fn new(devices: Devices) -> Result<Arc<Context>, Error> {
         Context::in_shard(Shard::FIRST, devices)
     }
 
-    /// The context that is this shard.
+    /// Makes the context that is this shard, and starts its background thread.
     pub(super) fn in_shard(shard: Shard, devices: Devices) -> Result<Arc<Context>, Error> {
         let reactor = Reactor::new().map_err(|e| Error::os("epoll_create", &e))?;
         let registry =
@@ -133,7 +136,8 @@ impl Context {
             }
         });
         let background = Arc::clone(&context);
-        // The thread inherits it: the program's signals are for the program's threads.
+        // The background thread inherits the held signals, since the program's signals are for the
+        // program's threads.
         let _held = HeldSignals::new();
         std::thread::Builder::new()
             .name("exs-progress".into())
@@ -147,24 +151,25 @@ impl Context {
         self.clock.now()
     }
 
-    /// About `now`, for the limits of waits: it may be less than another thread was told.
+    /// Roughly the time, for the limits of waits. It may be earlier than a time that another thread
+    /// has read.
     pub fn about_now(&self) -> Time {
         self.clock.about()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Engine> {
-        // A panic inside the engine is a bug of ours; its state is then as good as
-        // any, and refusing to go on would hang every thread that waits.
+        // A panic inside the engine is a bug of EXS. The engine goes on with the state that it has:
+        // if it stopped, every thread that waits would hang.
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if a thread has the engine.
+    /// True if a thread holds the engine's lock.
     pub(super) fn at_work(&self) -> bool {
         matches!(self.engine.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// Waits for a thread that has the engine. One that only looks around lets go of it when it
-    /// hears of this.
+    /// Waits until another thread releases the engine. A thread that spins sees `posters`, and
+    /// releases the engine.
     #[cold]
     fn lock_behind<'a>(
         &'a self,
@@ -181,28 +186,28 @@ impl Context {
         }
     }
 
-    /// Its number.
+    /// The shard's number.
     pub(crate) fn shard(&self) -> Shard {
         self.shard
     }
 
-    /// Runs a call of the API on the engine and looks after what it set going.
+    /// Runs a call of the API on the engine, and settles the work that the call began.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
         self.enter(Entry::Call, |engine, moment| f(engine, moment.now()))
     }
 
-    /// The same for a call that posts what ends in a queue of a shard.
+    /// The same for a call that posts an operation whose event goes to a queue of `shard`.
     pub(crate) fn post<T>(&self, shard: Shard, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
         self.enter(Entry::Post(shard), |engine, moment| f(engine, moment.now()))
     }
 
-    /// Has the engine for something that sets nothing going.
+    /// Runs `f`, which begins no work, on the engine.
     #[inline]
     pub(crate) fn look<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
         self.enter(Entry::Look, |engine, _| f(engine))
     }
 
-    /// Enters the engine, and looks after what the call set going.
+    /// Runs `f` on the engine, and settles the work that `f` began.
     #[inline]
     pub(super) fn enter<T>(
         &self,
@@ -219,9 +224,9 @@ impl Context {
             Entry::Call => false,
             Entry::Post(shard) => shard != self.shard,
         };
-        // Work may wait for a doorbell if this thread, or the background thread after a
-        // tick, is the next to lead: each rings it first of all. A thread that waits for the
-        // event in another shard does not lead here.
+        // Work may wait for a doorbell if the next leader is this thread, or the background thread
+        // after a tick. Each of the two rings the doorbell first of all. A thread that waits for
+        // the event in another shard does not lead here.
         let lazy = self.lead.leader() == Leader::Nobody && !crosses && !self.is_armed();
         engine.begin_call(lazy);
         let result = f(&mut engine, &moment);
@@ -242,14 +247,14 @@ impl Context {
         result
     }
 
-    /// Lets go of the lock, wakes whom it concerns (but for `me`, who is awake). True
-    /// if a thread was woken that follows.
+    /// Releases the lock, and wakes the threads that the engine has listed, except `me`, which is
+    /// awake. True if a follower was woken.
     #[inline]
     pub(super) fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         if let Some(outlook) = engine.news_since(&engine.told) {
             self.tell(&mut engine, outlook);
         }
-        // Mostly nobody waits: everybody who is concerned is this thread.
+        // The usual case: the call concerns no thread but this one.
         if engine.wake.is_empty()
             && self.asleep_until.load(Ordering::SeqCst) == u64::MAX
             && !engine.has_news()
@@ -260,7 +265,7 @@ impl Context {
         self.wake_others(engine, me)
     }
 
-    /// Shows threads without the lock how the engine stands. Mostly nothing has changed.
+    /// Shows the engine's state to threads without the lock. The state rarely changes.
     #[inline(never)]
     fn tell(&self, engine: &mut Engine, outlook: Outlook) {
         engine.told = outlook;
@@ -270,15 +275,15 @@ impl Context {
     #[inline(never)]
     fn wake_others(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         engine.wake.retain(|w| me.is_none_or(|me| !std::ptr::eq(me, &**w)));
-        // (Mostly nobody is left, and the list keeps its room.)
+        // Usually no thread is left. Then the list keeps its memory.
         let wake = match engine.wake.is_empty() {
             true => Vec::new(),
             false => std::mem::take(&mut engine.wake),
         };
         let asleep = self.asleep_until.load(Ordering::SeqCst);
-        // Another thread sleeps in the reactor: what this turn began must wake it too. A
-        // device may have had nothing to wait for when that thread fell asleep (no send
-        // under way, a link that was not yet there), so it is asked once more.
+        // If another thread sleeps in the reactor, work that this turn began must wake that thread,
+        // too. A device may have had nothing to wait for when the thread fell asleep: no send was
+        // under way, or a link did not exist yet. So the engine asks the devices once more.
         let hurry = asleep != u64::MAX
             && (engine.prepare_sleep()
                 || engine.wants_run()
@@ -296,12 +301,12 @@ impl Context {
         others
     }
 
-    /// What is to be shown on descriptors now.
+    /// The watches whose descriptors must show a change now.
     fn due_news(&self, engine: &mut Engine) -> Vec<Arc<dyn Watch>> {
         let signalled = std::mem::take(&mut engine.signalled);
         let background = self.lead.leader() == Leader::Background;
         if background && (signalled || engine.has_news()) {
-            // No thread has come for it within a tick, or the program polls anyway.
+            // No thread has fetched the event within a tick, or the program polls anyway.
             self.rely();
         }
         let due = match engine.has_news() && (background || self.reliance.polls()) {
@@ -312,7 +317,7 @@ impl Context {
         due
     }
 
-    /// Runs the engine, with what the reactor found.
+    /// Runs the engine with what the reactor found.
     pub(super) fn turn(
         &self,
         reactor: Option<&mut Reactor>,
@@ -333,7 +338,7 @@ impl Context {
         Turn { more, served_others }
     }
 
-    /// Puts an event that no engine made into a queue, in the place booked for it.
+    /// Puts an event that no engine made into `queue`. The caller has booked a place there for it.
     pub(crate) fn deliver(&self, queue: &QueueCore, event: RawEvent) {
         let mut wake = Vec::new();
         queue.push(event, &mut wake);
@@ -342,7 +347,7 @@ impl Context {
         }
     }
 
-    /// Times that a thread slept in the reactor.
+    /// How many times a thread slept in the reactor or for its own connection.
     pub fn sleeps(&self) -> u64 {
         self.sleeps.load(Ordering::Relaxed)
     }

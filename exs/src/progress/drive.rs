@@ -2,21 +2,22 @@
 //!
 //! A program with an event loop of its own (epoll, mio, tokio, libuv) waits in the kernel for the
 //! descriptors of its queues, beside others. So such a descriptor is readable not only while events
-//! lie in the queue, but whenever the shard has something to do: it is an epoll set of the queue's
+//! lie in the queue, but whenever the shard has something to do. It is an epoll set of the queue's
 //! eventfd, of the shard's reactor, and of a timer for the engine's next deadline. The loop then
 //! calls a dequeue that does not wait, which leads for a turn. No other thread need be woken.
 //!
 //! A dequeue that finds nothing *arms* the shard before it returns: it announces a sleep, as a
-//! leader does before it sleeps in the reactor. Peers then ring, and threads that begin something
-//! wake the reactor. The next dequeue ends the announced sleep. A loop that dequeues until nothing
+//! leader does before it sleeps in the reactor. Peers then ring, and threads that begin work wake
+//! the reactor. The next dequeue ends the announced sleep. A loop that dequeues until nothing
 //! comes, as the queue's documentation says, therefore never goes to sleep unannounced.
 //!
-//! Other loops dequeue what there is, and sleep. The background thread finds such a shard unarmed and
-//! without a leader for a tick. It arms the shard for the program, and the next dequeues arm early,
-//! before they return events.
+//! Other loops dequeue the events that are there, and sleep. The background thread finds such a
+//! shard unarmed and without a leader for a tick. It arms the shard for the program. The next
+//! dequeues then arm early, before they return events.
 //!
-//! The background thread leaves an armed shard alone. It leads only if the reactor has been ready for
-//! a tick and no thread came: then the program computes, and its data move all the same.
+//! The background thread leaves an armed shard alone. It leads only if the reactor has been ready
+//! for a tick and no thread came. Then the program computes, and the background thread moves its
+//! data.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
@@ -31,24 +32,25 @@ use super::queue::{FdUse, QueueCore, Want};
 use super::wait::{Waited, io_error};
 use crate::sys::{EpollSet, TimerFd, wait_readable};
 
-/// A deadline that is further away needs no timer: the next turn sets it.
+/// A deadline further away than this needs no timer: a later turn sets it.
 const FAR: Duration = Duration::from_secs(3600);
 
-/// Dequeues that arm early after one that should have.
+/// The number of dequeues that arm early after the background thread had to arm the shard.
 const EARLY: u32 = 1024;
 
-/// What a shard needs to be driven by descriptors.
+/// The state with which descriptors drive a shard.
 pub(super) struct Drive {
     reactor: RawFd,
-    /// Made with the first such descriptor.
+    /// The timer for the engine's next deadline, made with the first descriptor that drives the
+    /// shard.
     timer: OnceLock<TimerFd>,
     /// When the timer fires (ns), by the context's clock; `u64::MAX` while it is not set.
     timer_at: AtomicU64,
-    /// Queues whose descriptors drive the shard.
+    /// The number of queues whose descriptors drive the shard.
     queues: AtomicUsize,
-    /// A sleep was announced for a program that waits for a descriptor.
+    /// True if a sleep was announced for a program that waits for a descriptor.
     armed: AtomicBool,
-    /// Dequeues that are still to arm early.
+    /// The number of coming dequeues that arm early.
     early: AtomicU32,
 }
 
@@ -64,7 +66,7 @@ impl Drive {
         }
     }
 
-    /// A program waits for the descriptor of one of the shard's queues.
+    /// True if a program waits for the descriptor of a queue of this shard.
     fn is_used(&self) -> bool {
         self.queues.load(Ordering::Relaxed) > 0
     }
@@ -74,20 +76,21 @@ impl Drive {
         self.queues.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The reactor has something, or it cannot be asked.
+    /// True if the reactor is ready, or if the kernel cannot say so.
     fn is_ready(&self) -> bool {
         wait_readable(self.reactor, Some(Duration::ZERO), None).unwrap_or(true)
     }
 }
 
 impl Context {
-    /// The descriptor of a queue, for the program: it waits there from now on.
+    /// Returns the descriptor of a queue. The program waits for it from now on.
     pub(crate) fn program_fd<'q>(&self, queue: &'q QueueCore) -> BorrowedFd<'q> {
         let events = queue.fd(FdUse::Program);
         match self.drive_set(queue) {
             Some(set) => set.as_fd(),
             None => {
-                // No descriptor is left. The background thread leads, and shows events.
+                // The process has no descriptor left. The background thread leads, and shows
+                // events.
                 self.rely();
                 events.as_fd()
             }
@@ -118,12 +121,13 @@ impl Context {
 
     fn arm_or_wake(&self) {
         if !self.arm() {
-            // The descriptor is readable for what there is to do.
+            // The wake-up makes the descriptor readable, so that the program comes for the work.
             self.lead.wake();
         }
     }
 
-    /// A dequeue is about to return events of this queue, or a lead has ended.
+    /// A dequeue is about to return events of this queue, or a lead has ended: arms the shard if
+    /// dequeues must still arm early.
     #[inline]
     pub(super) fn arm_early(&self) {
         let early = self.drive.early.load(Ordering::Relaxed);
@@ -141,9 +145,9 @@ impl Context {
         }
     }
 
-    /// No thread leads, and the shard is not armed: the program went to sleep without a last
-    /// dequeue. False: no program waits for a queue's descriptor here, or there is something to do,
-    /// for which it has not come.
+    /// Arms the shard for a program that went to sleep without a last dequeue: no thread leads, and
+    /// the shard is not armed. False if no program waits for a queue's descriptor here, or if the
+    /// shard has something to do for which the program has not come.
     pub(super) fn arm_for_sleeper(&self) -> bool {
         if !self.drive.is_used() {
             return false;
@@ -152,8 +156,8 @@ impl Context {
         self.arm()
     }
 
-    /// Announces the sleep of a program that waits for descriptors. False: there is something to
-    /// do, and no sleep is announced.
+    /// Announces the sleep of a program that waits for descriptors. False if the shard has
+    /// something to do: then no sleep is announced.
     fn arm(&self) -> bool {
         let left = self.prepare_sleep(None);
         if left.is_zero() {
@@ -170,7 +174,8 @@ impl Context {
         let now = self.now();
         let at = if left < FAR { (now + left).as_nanos() } else { u64::MAX };
         let set = self.drive.timer_at.load(Ordering::Relaxed);
-        // A timer that fires too early costs a turn; one that has fired stays readable.
+        // A timer that fires too early costs only a turn, so it stands. A timer that has fired
+        // stays readable until it is set again.
         let stands = set <= at && set > now.as_nanos();
         if !stands
             && (set != u64::MAX || at != u64::MAX)
@@ -181,14 +186,14 @@ impl Context {
         }
     }
 
-    /// True while a program sleeps that comes when the reactor has something.
+    /// True while a program sleeps that will come when the reactor is ready.
     pub(super) fn is_armed(&self) -> bool {
         self.drive.armed.load(Ordering::SeqCst)
             && self.asleep_until.load(Ordering::SeqCst) != u64::MAX
     }
 
-    /// The program that sleeps should come: the reactor has something, or a deadline has passed. The
-    /// timer is not in the reactor, so the deadline is compared here.
+    /// True if the program that sleeps should come: the reactor is ready, or a deadline has passed.
+    /// The timer is not in the reactor, so the deadline is compared here.
     pub(super) fn is_due(&self) -> bool {
         self.asleep_until.load(Ordering::SeqCst) <= self.now().as_nanos() || self.drive.is_ready()
     }
@@ -201,13 +206,13 @@ impl Context {
         armed
     }
 
-    /// A dequeue that does not wait, of a program that waits for the queue's descriptor.
+    /// Runs a dequeue that does not wait, for a program that waits for the queue's descriptor.
     pub(super) fn drive<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
         want: &Want<'_, E>,
     ) -> Result<Waited, Error> {
-        // A loop that comes again without a sleep has asked the kernel just now.
+        // A loop that comes again without a sleep has asked the kernel a moment ago.
         let mut ask = self.disarm();
         for _ in 0..VISIT_TURNS {
             self.lead_once(ask)?;
@@ -219,12 +224,12 @@ impl Context {
             }
             ask = true;
         }
-        // There is more to do: the descriptor stays readable.
+        // The shard has more to do: the wake-up keeps the descriptor readable.
         self.lead.wake();
         Ok(Waited::InVain)
     }
 
-    /// Leads for a turn. With `ask` the kernel says what became ready.
+    /// Leads for a turn. With `ask`, the thread first asks the kernel what became ready.
     fn lead_once(&self, ask: bool) -> Result<(), Error> {
         let Some(mut reactor) = self.lead.try_lead(false) else {
             self.turn(None, false, None);

@@ -1,10 +1,10 @@
 //! The program's hold on a socket, and the socket's home.
 //!
-//! A new socket lives in the shard of the thread that makes it. Its first connect moves it to the shard
-//! of the queue that the connect names, which is its home from then on; a socket that an accept brings
-//! is made in its home. So calls find the home by one load, and the move needs no lock on the data path: it
-//! happens under the locks of both engines, and a call that has looked up the old place finds out
-//! under the old engine's lock that the socket has moved.
+//! A new socket lives in the shard of the thread that makes it. Its first connect moves it to the
+//! shard of the queue that the connect names, which is its home from then on. A socket that an
+//! accept brings is made in its home. So a call finds the home by one load, and the move needs no
+//! lock on the data path: it happens under the locks of both engines. A call that has looked up the
+//! old place finds out under the old engine's lock that the socket has moved.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,8 +17,8 @@ use super::shards::{self, Shard};
 use crate::sys::ProcessLock;
 use crate::time::Time;
 
-/// Whether the program has taken a connection that an accept brought. The engine keeps a
-/// copy, as it may end the process while the event still waits.
+/// Whether the program has taken a connection that an accept brought. The engine keeps a copy,
+/// since it may end the process while the event still waits.
 pub(super) type Claim = Arc<AtomicBool>;
 
 /// Where a socket lives: its shard, and its name there.
@@ -28,19 +28,20 @@ struct Home {
     id: SockId,
 }
 
-/// The program's hold on a socket: when it is dropped, the socket closes. The connection of an
-/// accept that the program has not taken is reset instead: its peer must not take a service that
-/// it never had for one that has ended in order.
+/// The program's hold on a socket. When it is dropped, the socket closes. If the program has not
+/// taken the connection of an accept, the connection is reset instead. Its peer must not mistake a
+/// service that it never had for a service that ended in order.
 #[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct SocketHandle {
-    /// Where the socket was made.
+    /// The place where the socket was made.
     made: Home,
-    /// Where it stays. None until its first connect. Written under the engine's lock of `made`.
+    /// The socket's home. None until its first connect. Written under the engine's lock of `made`.
     home: OnceLock<Home>,
-    /// None: the program has made the socket itself.
+    /// Set when the program takes the connection of an accept. None: the program has made the
+    /// socket itself.
     taken: Option<Claim>,
-    /// The program's number for the socket; 0 until the program sets it. Each event of an
-    /// operation posted from then on carries it.
+    /// The program's number for the socket; 0 until the program sets it. Each event of an operation
+    /// posted from then on carries the number.
     user_data: AtomicU64,
 }
 
@@ -54,7 +55,7 @@ impl SocketHandle {
         }
     }
 
-    /// Of a connection that an accept's event carries.
+    /// The handle of a connection that an accept's event carries.
     pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Claim) -> SocketHandle {
         let made = Home { context, id };
         let home = OnceLock::from(made.clone());
@@ -81,23 +82,23 @@ impl SocketHandle {
         self.user_data.store(number, Ordering::Relaxed);
     }
 
-    /// The shard it lives in.
+    /// The shard in which the socket lives.
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.place().context
     }
 
-    /// Its name in this shard. None if it does not live here.
+    /// The socket's name in this shard. None: the socket has no home, or another home.
     pub(crate) fn id_in(&self, context: &Arc<Context>) -> Option<SockId> {
         self.home.get().filter(|home| Arc::ptr_eq(&home.context, context)).map(|home| home.id)
     }
 
-    /// True if it has a home: it is a connection, or connects.
+    /// True if the socket has a home: it is connected, or connects.
     pub(crate) fn is_connected(&self) -> bool {
         self.home.get().is_some()
     }
 
-    /// The shard of the queue that suits a blocking call on it: the socket's home, or the shard of
-    /// the thread while it has none and may move there.
+    /// The shard of the queue that suits a blocking call on the socket. It is the socket's home. A
+    /// socket without a home may move to the shard of the thread, unless it listens.
     pub(crate) fn shard(&self) -> Shard {
         match self.home.get() {
             Some(home) => home.context.shard(),
@@ -111,7 +112,7 @@ impl SocketHandle {
         self.enter(Entry::Call, |engine, id, moment| f(engine, id, moment.now()))
     }
 
-    /// Runs a call that names a queue.
+    /// Runs a call that names a queue on the socket's engine.
     #[inline]
     pub(crate) fn post<T>(
         &self,
@@ -127,7 +128,7 @@ impl SocketHandle {
         }
     }
 
-    /// Has the socket's engine for something that sets nothing going.
+    /// Runs `f`, which begins no work, on the socket's engine.
     pub(crate) fn look<T>(&self, f: impl FnOnce(&mut Engine, SockId) -> T) -> T {
         self.enter(Entry::Look, |engine, id, _| f(engine, id))
     }
@@ -149,7 +150,7 @@ impl SocketHandle {
         let Home { context, id } = &self.made;
         let entered = context.enter(entry, |e, moment| match self.home.get() {
             None => Ok(f(e, *id, moment)),
-            // A connect of another thread was faster.
+            // Another thread's connect has moved the socket meanwhile.
             Some(home) => Err((f, home)),
         });
         match entered {
@@ -164,7 +165,8 @@ impl SocketHandle {
         if self.home.get().is_some() {
             return;
         }
-        // Two engines are locked at a time here alone, so no other order can deadlock with this.
+        // Only this code locks two engines at a time, so no other order of locks can deadlock with
+        // this order.
         static MOVES: ProcessLock<()> = ProcessLock::new(());
         let there = queue.shard().context().filter(|there| !Arc::ptr_eq(there, &self.made.context));
         let _one = there.is_some().then(|| MOVES.lock());

@@ -3,19 +3,19 @@
 //! A shard is a [`Context`]: an engine with its reactor, its devices, its sockets and its lock.
 //! Shards share nothing on the data path, so threads that use different shards do not slow each
 //! other down. There are at most `EXS_SHARDS` of them, by default four for each processor that the
-//! process may run on: threads that share a shard wait for each other's turns, which costs 20 % with
-//! four threads on two processors (64-byte messages over the software RNIC). On a host with RDMA
-//! devices the default is one shard. A shard is made when the first queue needs it, and lasts as long
-//! as the process.
+//! process may run on. Threads that share a shard wait for each other's turns, which costs 20 %
+//! with four threads on two processors (64-byte messages over the software RNIC). On a host with
+//! RDMA devices the default is one shard. A shard is made when the first queue needs it, and lasts
+//! as long as the process.
 //!
-//! - An event queue belongs to a shard from its first use on: that of the socket with which it is
-//!   first named, if that socket has a home, and else the shard with the fewest queues.
+//! - An event queue belongs to a shard from its first use on. If the socket of that use has a home, the
+//!   queue belongs there. Otherwise it belongs to the shard with the fewest queues.
 //! - A socket lives in the shard of the queue that its connect names, see [`handle`](super::handle).
-//!   Before that, and as a listener, it lives in the shard of the thread that has made it, which is
-//!   the first one until the thread has used another.
+//!   Before that, and as a listener, it lives in the shard of the thread that has made it. A thread that
+//!   has used no shard makes its sockets in the first shard.
 //! - An operation may name a queue of another shard. Its event then crosses, which costs a lock of
 //!   that queue and perhaps a wake-up.
-//! - Kernel sockets are the first shard's.
+//! - Kernel sockets live in the first shard.
 
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
@@ -36,14 +36,14 @@ pub(super) const MOST: usize = 1024;
 pub struct Shard(u32);
 
 impl Shard {
-    /// Where process-wide things are: kernel sockets, and the sockets of threads without a shard.
+    /// The shard of the kernel sockets, and of the sockets of threads without a shard.
     pub(crate) const FIRST: Shard = Shard(0);
 
     pub(super) fn at(index: usize) -> Shard {
         Shard(u32::try_from(index).unwrap_or(0))
     }
 
-    /// The shard of the number `n` of those that take turns.
+    /// The shard of turn `n`, where `shards` shards take turns.
     fn in_turn(n: u64, shards: usize) -> Shard {
         Shard::at(usize::try_from(n).unwrap_or(0) % shards)
     }
@@ -52,7 +52,7 @@ impl Shard {
         self.0 as usize
     }
 
-    /// The shard itself, once it was made.
+    /// The shard itself. None: it has not been made.
     #[inline]
     pub(super) fn context(self) -> Option<&'static Arc<Context>> {
         MADE[self.index()].get()
@@ -60,17 +60,17 @@ impl Shard {
 }
 
 static MADE: [OnceLock<Arc<Context>>; MOST] = [const { OnceLock::new() }; MOST];
-/// How many there may be; set when the first is made.
+/// The number of shards that the process may have; set when the first shard is made.
 static LIMIT: OnceLock<usize> = OnceLock::new();
-/// Live queues of each shard.
+/// The number of live queues of each shard.
 static QUEUES: [ProcessNumber; MOST] = [const { ProcessNumber::new(0) }; MOST];
 /// Held by a thread that makes a shard, or chooses the shard of a queue.
 static SET_UP: ProcessLock<()> = ProcessLock::new(());
 
-/// The first shard, made when first asked for.
+/// The first shard. Its first user makes it.
 ///
 /// # Errors
-/// [`Error::Start`], until what stands in the way is gone (descriptors are free again, say).
+/// [`Error::Start`], until its cause is gone: for example, until descriptors are free again.
 #[inline]
 pub(crate) fn first() -> Result<&'static Arc<Context>, Error> {
     match MADE[0].get() {
@@ -79,8 +79,9 @@ pub(crate) fn first() -> Result<&'static Arc<Context>, Error> {
     }
 }
 
-/// The shard in which the thread's new sockets live: that of its blocking calls and of its own queue,
-/// where most of them stay; the first until the thread has used one.
+/// The shard in which the thread's new sockets live. It is the shard of the thread's blocking calls
+/// and of its own queue, where most of these sockets stay. A thread that has used no shard makes
+/// its sockets in the first shard.
 ///
 /// # Errors
 /// As [`first`].
@@ -99,15 +100,15 @@ pub(super) fn all() -> impl Iterator<Item = &'static Arc<Context>> {
     MADE.iter().take(limit()).filter_map(OnceLock::get)
 }
 
-/// What all shards counted.
+/// The sums of the counters of all shards.
 #[derive(Default)]
 pub(crate) struct Figures {
     pub(crate) counters: Counters,
     pub(crate) events: u64,
     pub(crate) runs: u64,
-    /// Times that a thread slept in a reactor.
+    /// How many times a thread slept in a reactor or for its own connection.
     pub(crate) sleeps: u64,
-    /// Operations in flight now.
+    /// The number of operations in flight now.
     pub(crate) in_flight: u64,
 }
 
@@ -149,7 +150,7 @@ fn make_locked(shard: Shard) -> Result<&'static Arc<Context>, Error> {
     Ok(place.get_or_init(|| made))
 }
 
-/// What the process does once, with its first shard.
+/// Prepares the process when it makes its first shard.
 fn begin(shard: Shard, limit: impl FnOnce() -> usize) {
     if shard == Shard::FIRST {
         LIMIT.get_or_init(limit);
@@ -157,10 +158,10 @@ fn begin(shard: Shard, limit: impl FnOnce() -> usize) {
     }
 }
 
-/// Says how many shards this process may have, whatever the environment says: for tests.
+/// Sets how many shards this process may have, whatever the environment says: for tests.
 ///
 /// # Errors
-/// EXS is in use, with another number.
+/// EXS is in use, with another number of shards.
 #[cfg(any(test, feature = "internals"))]
 pub fn limit_shards(number: usize) -> Result<(), Error> {
     match *LIMIT.get_or_init(|| number) {
@@ -169,19 +170,19 @@ pub fn limit_shards(number: usize) -> Result<(), Error> {
     }
 }
 
-/// Threads of the process that attend connections: for tests.
+/// The number of threads of the process that attend connections: for tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn attending_threads() -> usize {
     all().map(|context| context.look(|engine| engine.attending_threads())).sum()
 }
 
-/// Threads of the process that lead: for tests.
+/// The number of threads of the process that lead: for tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn leading_threads() -> usize {
     all().filter(|context| context.lead.leader() == super::leader::Leader::Application).count()
 }
 
-/// Makes this the one shard of the process: for tests with devices of their own.
+/// Makes this the only shard of the process: for tests with devices of their own.
 ///
 /// # Errors
 /// EXS is in use.
@@ -196,12 +197,13 @@ pub(super) fn install(context: Arc<Context>) -> Result<(), Error> {
 #[derive(Debug)]
 pub(crate) struct Seat {
     shard: Shard,
-    /// It counts among the shard's queues, until it is dropped.
+    /// True if the seat counts among the shard's queues until it is dropped.
     counted: bool,
 }
 
 impl Seat {
-    /// In a shard that the caller chose. Such a queue goes along with others, and does not count.
+    /// A seat in a shard that the caller chose. Its queue accompanies other queues, and does not
+    /// count.
     ///
     /// # Errors
     /// As [`first`].
@@ -210,7 +212,7 @@ impl Seat {
         Ok(Seat { shard, counted: false })
     }
 
-    /// In this shard, or in that with the fewest queues.
+    /// A seat in the `wanted` shard. None: in the shard with the fewest queues.
     fn take(wanted: Option<Shard>) -> Result<Seat, Error> {
         first()?;
         let _one = SET_UP.lock();
@@ -222,7 +224,8 @@ impl Seat {
         Ok(Seat { shard, counted: true })
     }
 
-    /// As `take`, where no error can be told: the first shard if another cannot be made.
+    /// As `take`, for a caller that cannot return an error: a seat in the first shard if `take`
+    /// fails.
     pub(super) fn take_any(wanted: Option<Shard>) -> Seat {
         let first = |_| Seat { shard: Shard::FIRST, counted: false };
         Seat::take(wanted).unwrap_or_else(first)
@@ -246,11 +249,11 @@ impl Drop for Seat {
 }
 
 thread_local! {
-    /// The shard of the thread's blocking calls. None: it has none yet.
+    /// The shard of the thread's blocking calls. None: the thread has none yet.
     static MINE: Cell<Option<Shard>> = const { Cell::new(None) };
-    /// Connections that the thread's blocking accepts have brought for other threads.
+    /// The number of connections that the thread's blocking accepts have brought for other threads.
     static GIVEN: Cell<u64> = const { Cell::new(0) };
-    /// The thread has called on a connection since its last accept.
+    /// True if the thread has made a blocking call on a connection since its last accept.
     static SERVES: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -261,11 +264,11 @@ pub(crate) fn note_own(shard: Shard) {
     let _ = MINE.try_with(|mine| mine.set(Some(shard)));
 }
 
-/// Which thread gets which shard.
+/// The turns in which threads get their shards.
 struct ThreadTurns {
-    /// Threads that have had their turn so far.
+    /// The number of threads that have had their turn so far.
     had: u64,
-    /// The first shard has a listener, and waits for the first thread that accepts.
+    /// The first shard has a listener, and is kept for the first thread that accepts.
     kept: bool,
 }
 
@@ -289,7 +292,7 @@ impl ThreadTurns {
 }
 
 /// A socket listens in the first shard, as most listeners do. The first thread that accepts gets
-/// that shard, unless another thread has it, so that its connections need not cross.
+/// that shard, unless another thread has it. Then the events of its connections need not cross.
 pub(super) fn keep_first() {
     TURNS.lock().keep_first();
 }
@@ -303,8 +306,8 @@ fn of_thread_that(accepts: bool) -> Shard {
     chosen.unwrap_or(Shard::FIRST)
 }
 
-/// The shard of this thread's blocking calls on sockets that have no home yet: that of the queue
-/// from which the thread dequeues; else threads take turns.
+/// The shard of this thread's blocking calls on sockets that have no home yet: the shard of the
+/// queue from which the thread dequeues. Threads without such a queue take turns.
 pub(crate) fn of_thread() -> Shard {
     of_thread_that(false)
 }
@@ -317,8 +320,8 @@ pub(crate) fn note_service() {
 }
 
 /// The home of the connection that a blocking accept brings. A thread that serves its connections
-/// itself has them in its own shard. One that accepts again and again, and makes no call on what
-/// came, gives them to other threads: then the shards take turns.
+/// itself gets them in its own shard. A thread that accepts again and again, and makes no call on
+/// the connections, gives them to other threads. Then the shards take turns.
 pub(crate) fn of_next_accept() -> Shard {
     let own = of_thread_that(true);
     let serves = SERVES.try_with(|serves| serves.replace(false)).unwrap_or(true);
@@ -332,7 +335,7 @@ pub(crate) fn of_next_accept() -> Shard {
     }
     match make(shard) {
         Ok(_) => shard,
-        // What there is will do.
+        // The first shard exists already.
         Err(_) => Shard::FIRST,
     }
 }
@@ -350,7 +353,7 @@ mod tests {
         turns.keep_first();
         turns.keep_first();
         assert_eq!(indices(&mut turns, &[false, true, true, false]), [1, 0, 2, 0]);
-        // Another thread has had it before anything listened.
+        // Another thread has got the first shard before any socket listened.
         let mut turns = ThreadTurns { had: 0, kept: false };
         assert_eq!(indices(&mut turns, &[false]), [0]);
         turns.keep_first();
@@ -365,7 +368,7 @@ mod tests {
             assert_eq!(of_next_accept(), own);
             note_service();
         }
-        // Now it gives them away. The process has no more than one shard here.
+        // Now the thread gives its connections away. The process has no more than one shard here.
         assert_eq!(of_next_accept(), own);
         let given = GIVEN.get();
         for _ in 0..3 {
