@@ -1,10 +1,12 @@
-//! Connections that a blocked thread attends: it waits for the connection itself, outside of the
-//! reactor, as a thread does in the kernel. So threads that share a shard wake no other thread.
+//! Connections that blocked threads attend. Such a thread waits for its connection itself, outside
+//! of the reactor, as a thread that blocks in the kernel does. So threads that share a shard do not
+//! wake each other.
 //!
 //! A connection is in one of three states, see [`Attendance`]. It stays out of the reactor between
-//! two calls of its thread, as to put it back and take it out again costs two system calls. It
-//! returns at once where something is under way that the thread does not wait for. A thread that does
-//! not come back for one to two sweeps has gone away: then the connection returns, too.
+//! two calls of its thread, since to put it back and take it out again costs two system calls. The
+//! engine returns it to the reactor at once where something is under way for which the thread does
+//! not wait. A thread that does not come back for one to two sweeps has gone away: then the engine
+//! returns the connection, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,38 +17,39 @@ use crate::progress::waiter::Waiter;
 use crate::rnic::{Attended, AttendedWait, Ready};
 use crate::time::Time;
 
-/// Time between two sweeps: as long as the background thread leaves a shard alone that no thread
-/// leads.
+/// The time between two sweeps. It is the time for which the background thread leaves a shard alone
+/// that no thread leads.
 const SWEEP: Duration = Duration::from_millis(10);
 
 /// The thread that learns what happens on a connection.
 #[derive(Default)]
 enum Attendance {
-    /// The one that leads.
+    /// The leader learns it: the connection is in the reactor.
     #[default]
     Reactor,
-    /// The one that waits for the connection.
+    /// The thread that waits for the connection.
     Thread {
         waiter: Arc<Waiter>,
-        /// It waits for room, too.
+        /// The thread waits for room to send, too.
         for_room: bool,
     },
-    /// None: the thread has left before the sweep of this number, and most likely comes back.
+    /// No thread: the last one has left before the sweep of this number, and most likely comes
+    /// back.
     Left(u64),
 }
 
-/// A socket's attendance.
+/// The attendance of a socket.
 #[derive(Default)]
 pub(super) struct AttendedBy {
     by: Attendance,
-    /// On the list of those to be swept.
+    /// The socket is on the list for the next sweep.
     listed: bool,
 }
 
-/// The sockets that threads have left.
+/// The sweeps over sockets that threads have left.
 #[derive(Default)]
 pub(super) struct Sweeps {
-    /// Connections that are not in the reactor.
+    /// The number of connections that are not in the reactor.
     out: usize,
     left: Vec<SockId>,
     /// The number of the next sweep.
@@ -62,12 +65,12 @@ impl Sweeps {
 }
 
 impl Engine {
-    /// Connections that are not in the reactor.
+    /// The number of connections that are not in the reactor.
     pub(in crate::progress) fn attended(&self) -> usize {
         self.sweeps.out
     }
 
-    /// Threads that wait for their connections themselves.
+    /// The number of threads that attend connections.
     #[cfg(any(test, feature = "internals"))]
     pub(in crate::progress) fn attending_threads(&self) -> usize {
         let attended = self.socks.iter().map(|(_, s)| &s.attended.by);
@@ -79,8 +82,9 @@ impl Engine {
         self.sock_ref(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left(_)))
     }
 
-    /// A thread is about to wait for an operation of this connection: it attends it from now on.
-    /// False if it cannot: another thread attends it, or the device has nothing to wait for.
+    /// The thread of `waiter` is about to wait for an operation of this connection: it attends the
+    /// connection from now on. False if it cannot: another thread attends the connection, or the
+    /// device has nothing that a thread could wait for.
     pub(in crate::progress) fn attend(&mut self, id: SockId, waiter: &Arc<Waiter>) -> bool {
         let Ok(s) = self.sock(id) else { return false };
         let (State::Open, Some(qp), device) = (&s.state, s.qp, s.place.device) else {
@@ -101,8 +105,8 @@ impl Engine {
         taken
     }
 
-    /// Announces that the thread which attends the connection sleeps. Returns what it must wait for.
-    /// None: it cannot attend it any more.
+    /// Announces that the thread which attends the connection sleeps. Returns what the thread must
+    /// wait for. None: the thread cannot attend the connection any more.
     pub(in crate::progress) fn sleep_attended(&mut self, id: SockId) -> Option<AttendedWait> {
         let s = self.sock(id).ok()?;
         let (qp, device) = (s.qp?, s.place.device);
@@ -114,14 +118,15 @@ impl Engine {
         self.devices[device].rnic.sleep_attended(qp)
     }
 
-    /// What the thread that attends the connection would find, without a system call.
+    /// Looks, without a system call, at what the thread that attends the connection would find.
     pub(in crate::progress) fn peek_attended(&mut self, id: SockId) -> Option<Attended> {
         let s = self.sock(id).ok()?;
         let (qp, device) = (s.qp?, s.place.device);
         self.devices[device].rnic.peek_attended(qp)
     }
 
-    /// The thread that attends the connection has found it ready, or may have: takes what came.
+    /// The thread that attends the connection has found it ready, or may have: takes the messages
+    /// and completions that came.
     pub(in crate::progress) fn run_attended(&mut self, id: SockId, ready: Ready, now: Time) {
         if let Ok(s) = self.sock(id)
             && let (Some(qp), device) = (s.qp, s.place.device)
@@ -132,8 +137,8 @@ impl Engine {
         }
     }
 
-    /// Another thread has done something on a connection. The one that attends it must learn that it
-    /// waits for room from now on.
+    /// Another thread has worked on a connection. Wakes the thread that attends the connection if
+    /// that thread must wait for room from now on.
     pub(super) fn check_attended(&mut self, index: u32) {
         let by = &self.socks[index as usize].attended.by;
         if let Attendance::Thread { waiter, for_room: false } = by {
@@ -165,8 +170,8 @@ impl Engine {
         }
     }
 
-    /// An operation was posted that no attending thread waits for, or the program has called for
-    /// something else: the leading thread looks after the connection from now on.
+    /// The program has posted an operation that no attending thread waits for, or has made another
+    /// call. If a thread has left the connection, the leader looks after it from now on.
     #[inline]
     pub(super) fn unattend_left(&mut self, id: SockId) {
         if !self.sweeps.left.is_empty() && self.was_attended(id) {
@@ -174,8 +179,8 @@ impl Engine {
         }
     }
 
-    /// Returns a connection to the reactor. If the kernel has no memory for that, it stays on the list
-    /// of those to be swept.
+    /// Returns a connection to the reactor. If the kernel has no memory for that, the connection
+    /// stays on the list for the next sweep.
     #[cold]
     pub(in crate::progress) fn unattend(&mut self, id: SockId) {
         let Ok(s) = self.sock(id) else { return };
@@ -191,7 +196,7 @@ impl Engine {
         }
     }
 
-    /// Returns connections to the reactor whose threads have gone away.
+    /// Returns connections to the reactor if their threads have gone away.
     pub(super) fn sweep(&mut self, now: Time) {
         if self.sweeps.at.is_none_or(|at| at > now) {
             return;

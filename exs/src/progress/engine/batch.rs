@@ -1,9 +1,9 @@
-//! Several sends or receives of one socket under one hold of the lock.
+//! Several sends or receives of one socket, posted under one hold of the lock.
 //!
-//! A call for each operation takes the lock, looks up the socket, and rings the doorbell; a batch
+//! A call for each operation takes the lock, looks up the socket, and rings the doorbell. A batch
 //! does so once. Small sends of a batch that follow each other on a stream also leave in one
-//! message: the bytes of a stream have no boundaries, so the peer cannot tell. One record, one
-//! header and one credit then carry all of them.
+//! message. The bytes of a stream have no boundaries, so the peer sees no difference. One record,
+//! one header and one credit then carry all of them.
 
 use super::post::Ticket;
 use super::sock::State;
@@ -16,27 +16,29 @@ use crate::rnic::EagerSend;
 use crate::sys::{IoVec, cold_path};
 use crate::time::Time;
 
-/// Bytes of a send that leaves with others in one message, at most. To gather the bytes is a copy
-/// more, which costs as much as a message of its own from about here.
+/// The most bytes of a send that leaves with others in one message. The engine gathers the bytes
+/// with one more copy. From about this size on, that copy costs as much as a message of its own.
 const JOINED: usize = 1 << 10;
 
 /// An operation of a batch: its names and its memory.
 pub(crate) trait Posting: Sized {
-    /// The token, and the tag of the operation if that is not the usual one.
+    /// The token and the tag of the operation. `usual`: the tag of an operation that has none of
+    /// its own.
     fn name(&self, usual: [u64; 2]) -> (u64, [u64; 2]);
     /// The memory.
     fn buffer(&self) -> &Buffer;
     /// The memory, as it moves into the operation.
     fn into_buffer(self) -> Buffer;
-    /// Puts an operation that was refused together again.
+    /// Rebuilds an operation that was refused.
     fn again(name: (u64, [u64; 2]), buffer: Buffer) -> Self;
 }
 
-/// What became of a batch: how many operations were posted, and why the next one was not.
+/// The outcome of a batch: the number of operations that were posted, and the error that refused
+/// the next operation. None: no operation was refused.
 pub(crate) type BatchEnd = (usize, Option<Error>);
 
 impl Engine {
-    /// Sends the first `count` of a batch. Takes those that were posted out of it.
+    /// Sends the first `count` operations of a batch, and removes the posted operations from it.
     pub(crate) fn post_sends<P: Posting>(
         &mut self,
         id: SockId,
@@ -68,7 +70,8 @@ impl Engine {
         (eager + posted, refused)
     }
 
-    /// Posts the first `count` of a batch of receives. Takes those that were posted out of it.
+    /// Posts the first `count` operations of a batch of receives, and removes the posted operations
+    /// from it.
     pub(crate) fn post_recvs<P: Posting>(
         &mut self,
         id: SockId,
@@ -77,7 +80,7 @@ impl Engine {
         flags: RecvFlags,
         moment: &LazyNow<'_>,
     ) -> BatchEnd {
-        // Those that find their bytes at once end together, too.
+        // Receives that find their bytes at once end together, too.
         self.gather_for(ticket.queue);
         let end = self.post_each(ticket, (batch, count), |engine, ticket, bufs| {
             engine.post_recv(id, ticket, bufs, flags, moment)
@@ -86,7 +89,8 @@ impl Engine {
         end
     }
 
-    /// Posts one after the other, until one is refused.
+    /// Posts the operations in order until an operation is refused. That operation and those behind
+    /// it stay in the batch.
     #[inline]
     fn post_each<P: Posting>(
         &mut self,
@@ -101,7 +105,7 @@ impl Engine {
             let ticket = Ticket { queue: ticket.queue, token, tag };
             if let Err((error, bufs)) = post(self, &ticket, Bufs::One(posting.into_buffer())) {
                 cold_path();
-                // A refusal returns what was given, which was one buffer.
+                // A refusal returns the buffers of the call: one buffer here.
                 if let Bufs::One(buffer) = bufs {
                     refused = Some((error, P::again((token, tag), buffer)));
                 }
@@ -115,15 +119,16 @@ impl Engine {
         (posted, Some(error))
     }
 
-    /// Sends the next of a batch at once, if nothing is in the way: how many, and the bytes for
-    /// which the doorbell is to be rung.
+    /// Sends the next operations of a batch on the eager path, if nothing is in the way. Returns
+    /// the number of operations, and the number of bytes for which the caller must ring the
+    /// doorbell.
     fn send_next_eager<P: Posting>(&mut self, id: SockId, batch: &[P]) -> Option<(usize, usize)> {
         let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
         let (State::Open, Some(session), Some(qp)) = (&s.state, s.session.as_mut(), s.qp) else {
             return None;
         };
         let d = &mut self.devices[s.place.device];
-        // (The time is for a port that ends its connection.)
+        // Only a port that ends its connection uses the time.
         let mut port = d.port(s.place.domain, qp, Time::ZERO);
         let (mut count, mut len) = gather(batch, session.may_join_eager(), &mut self.message);
         let mut sent = EagerSend::Declined;
@@ -146,7 +151,7 @@ impl Engine {
     }
 }
 
-/// The event of a send that was over at once.
+/// The event of a send that has completed at once.
 #[inline(always)]
 fn sent<P: Posting>(posting: P, usual: [u64; 2]) -> RawEvent {
     let (token, tag) = posting.name(usual);
@@ -157,8 +162,9 @@ fn sent<P: Posting>(posting: P, usual: [u64; 2]) -> RawEvent {
     event
 }
 
-/// Puts the bytes of the first sends side by side, as far as these are small and together have at
-/// most `most` bytes. Returns how many sends, and how many bytes.
+/// Copies the bytes of the first sends side by side into `room`. Stops before a send that is not
+/// small, or with which there would be more than `most` bytes. Returns the number of sends, and of
+/// bytes.
 fn gather<P: Posting>(batch: &[P], most: usize, room: &mut [u8]) -> (usize, usize) {
     let most = most.min(room.len());
     let (mut count, mut at) = (0, 0);

@@ -1,9 +1,8 @@
-//! Connecting: by one device after the other, until one has the peer.
+//! Connecting: the engine tries one device after the other, until a device reaches the peer.
 //!
-//! Each attempt has a queue pair and a session of its own, since devices differ in
-//! what a session must know. An attempt that comes to nothing makes way for the next
-//! while the time for connecting lasts; a peer that is an EXS peer and says no has
-//! answered for all devices.
+//! Each attempt has a queue pair and a session of its own, since devices differ in what a session
+//! must know. After an attempt that fails, the engine begins the next while the time for connecting
+//! lasts. An EXS peer that refuses has answered for all devices.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,11 +20,12 @@ use crate::rnic::{ConnParam, Qp, RnicError};
 use crate::session::{Session, SessionError};
 use crate::time::Time;
 
-/// An attempt that others can follow has this long at most, and a third of the time
-/// for connecting: a device whose network swallows what is sent must not use it up.
+/// The most time for an attempt that others can follow. Such an attempt also has at most a third of
+/// the time for connecting. So a device whose network swallows what is sent cannot use that time
+/// up.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);
 
-/// What shared memory calls itself.
+/// The name of the shared-memory device.
 const SHM_NAME: &str = "shm";
 
 /// A connect under way.
@@ -33,18 +33,20 @@ pub(super) struct Dial {
     addr: SocketAddr,
     timeout: Duration,
     deadline: Time,
-    /// Devices to try.
+    /// The devices that the engine has still to try.
     left: VecDeque<usize>,
-    /// Those that were not worth a try, or come last, and why.
+    /// The names of devices that were not worth a try, or come last, and why.
     passed: Vec<(String, String)>,
-    /// What became of those that were tried.
+    /// The names of devices that were tried, and why they failed.
     failed: Vec<(String, String)>,
-    /// The failure to be told: the last, or the first that other roads cannot explain away.
+    /// The error that the connect will report: the last failure, or the first failure of this
+    /// host's own (`is_ours`).
     last: Option<Error>,
 }
 
-/// A failure of this host's or this process's own (a limit, a right): what other roads say of
-/// the peer does not explain it, so it is what the connect ends with if none of them succeeds.
+/// True for a failure of this host or of this process itself: a limit, or a missing right. The
+/// answers that other devices get from the peer do not explain it. So the connect ends with this
+/// error if no device succeeds.
 fn is_ours(error: &Error) -> bool {
     matches!(
         error.errno(),
@@ -53,7 +55,7 @@ fn is_ours(error: &Error) -> bool {
 }
 
 impl Dial {
-    /// Why the device at hand was taken.
+    /// Why the engine has taken the device of this attempt.
     fn reason(&self, by: Transport, pinned: bool) -> String {
         if pinned {
             return "it was asked for".to_owned();
@@ -76,7 +78,8 @@ impl Dial {
         }
     }
 
-    /// Takes down what became of an attempt, or of a road that could not be looked at.
+    /// Notes the failure of an attempt, or of a device that could not be asked for a way to the
+    /// peer.
     fn note(&mut self, name: String, error: Error) {
         let why = match &error {
             Error::Connect { cause, .. } => cause.to_string(),
@@ -85,17 +88,17 @@ impl Dial {
         };
         if !self.last.as_ref().is_some_and(is_ours) {
             self.last = Some(error);
-            // The one that is told is the last of the list.
+            // The failure that the connect reports is the last of the list.
             self.failed.push((name, why));
         } else {
             self.failed.insert(self.failed.len() - 1, (name, why));
         }
     }
 
-    /// The error of a connect that has come to nothing.
+    /// The error of a connect that has failed.
     fn error(mut self) -> Error {
         let told = self.failed.pop();
-        // That a peer which nobody reaches has no shared memory either says nothing.
+        // A peer that no device reaches does not share memory either, which explains nothing.
         self.failed.retain(|(name, _)| name != SHM_NAME);
         let before = match (told, &self.failed[..]) {
             (None, _) | (_, []) => String::new(),
@@ -118,8 +121,9 @@ impl Dial {
     }
 }
 
-/// Where a connect to no address goes: as TCP's, to the address that the socket is bound to, or
-/// else to the loopback address (ip(7): INADDR_ANY; RFC 1122 section 3.2.1.3 leaves it open).
+/// The destination of a connect to the unspecified address. As with TCP, it is the address that the
+/// socket is bound to, or else the loopback address (ip(7): INADDR_ANY; RFC 1122 section 3.2.1.3
+/// leaves it open).
 pub(super) fn destination(mut addr: SocketAddr, bind: Option<SocketAddr>) -> SocketAddr {
     let bound = bind.map(|b| b.ip()).filter(|ip| !is_none(*ip));
     let ip = match (addr.ip(), bound) {
@@ -183,7 +187,7 @@ impl Engine {
         (s.state, s.refused) = (State::Connecting { op, addr }, false);
         s.dial = Some(Box::new(dial));
         if let Err(e) = self.next_attempt(id, now) {
-            // Known at once: the caller has the error, and no event follows.
+            // The error is known at once: the caller gets it, and no event follows.
             self.ops.remove(op);
             if let Ok(s) = self.sock(id) {
                 (s.state, s.dial) = (State::Fresh, None);
@@ -194,7 +198,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins the next attempt of a connect; an error if there is none.
+    /// Begins the next attempt of a connect. An error if no attempt is left.
     fn next_attempt(&mut self, id: SockId, now: Time) -> Result<(), Error> {
         loop {
             let s = self.sock(id)?;
@@ -205,8 +209,8 @@ impl Engine {
             let next = dial.left.pop_front().filter(|_| !left.is_zero() || dial.last.is_none());
             let Some(device) = next else { return Err(dial.error()) };
             let pinned = s.opts.transport != Transport::Auto;
-            // Time is kept for those of which an answer may be hoped; one that was silent
-            // before, and so comes last, gets no more than it had then.
+            // Time is kept for devices by which the peer may answer. A device by which the peer was
+            // silent before comes last, and gets no more time than it had then.
             let silent = |d: &usize| self.silences.since(*d, dial.addr.ip(), now).is_some();
             let timeout = match dial.left.iter().all(silent) {
                 true if dial.last.is_none() || !silent(&device) => left,
@@ -246,7 +250,7 @@ impl Engine {
         let session = Session::initiator(s.session_config(d.rnic.caps()));
         let domain = d.enter(s.opts.trust_group.as_deref())?;
         let made = d.create_qp(domain, id.index);
-        // The queue pair, if there is one, holds the domain from here on.
+        // The queue pair, if the device has made it, holds the domain from here on.
         d.leave(domain);
         let (qp, place) = (made?, Place { device, domain });
         let hello = session.hello();
@@ -277,12 +281,13 @@ impl Engine {
         }
     }
 
-    /// An attempt came to nothing: the next, if there is one.
+    /// An attempt has failed: begins the next, or ends the connect.
     pub(super) fn attempt_failed(&mut self, id: SockId, source: RnicError, now: Time) {
         let Ok(s) = self.sock(id) else { return };
         let device = s.place.device;
         let addr = s.dial.as_ref().map(|d| d.addr);
-        // (Within a host it is one process that is silent, and not an address.)
+        // The cache is for RDMA devices alone. Within a host a single process is silent, not an
+        // address.
         let is_verbs = self.devices[device].transport == Transport::Verbs;
         if let Some(addr) = addr.filter(|_| is_verbs) {
             match source {
@@ -300,8 +305,8 @@ impl Engine {
         self.go_on(id, now);
     }
 
-    /// The peer said no. If it is an EXS peer, that is the answer; else another
-    /// device may find one.
+    /// The peer has refused. The answer of an EXS peer ends the connect. Otherwise another device
+    /// may find an EXS peer.
     pub(super) fn attempt_refused(
         &mut self,
         id: SockId,
@@ -334,7 +339,7 @@ impl Engine {
         self.mark(id.index);
     }
 
-    /// A connect came to nothing: the socket is as before it.
+    /// A connect has failed: the socket is as before it.
     pub(super) fn connect_failed(&mut self, id: SockId, error: Error) {
         let Ok(s) = self.sock(id) else { return };
         let State::Connecting { op, .. } = s.state else { return };
@@ -343,7 +348,7 @@ impl Engine {
         let polls = std::mem::take(&mut s.polls);
         self.drop_session(id.index);
         self.complete(op, Err(error));
-        // Whoever polls waits for this connection: it is not to be.
+        // The polls wait for this connection, which does not come.
         let ready = Readiness { readable: true, writable: true, error: true };
         for (poll, _) in polls {
             self.complete_poll(poll, ready);
@@ -360,7 +365,7 @@ impl Engine {
         }
     }
 
-    /// The connection is there.
+    /// The connection is established: completes the connect.
     pub(super) fn connected(&mut self, index: u32, op: OpId) {
         let s: &mut Sock = &mut self.socks[index as usize];
         s.state = State::Open;
@@ -370,7 +375,7 @@ impl Engine {
         self.complete(op, Ok(()));
     }
 
-    /// By which device a socket is connected.
+    /// The device by which a socket is connected. None: the socket is not connected.
     pub(crate) fn route_of(&self, id: SockId) -> Option<Route> {
         let s = self.sock_ref(id)?;
         s.route.as_deref().filter(|_| s.addrs.is_some()).cloned()

@@ -1,6 +1,6 @@
-//! The short way of small messages through the engine: without an entry in the table of
-//! operations for a send that is over at once, and without a round of everything for a
-//! message that came. Whatever is out of the ordinary is left to the long way.
+//! The eager path of small messages through the engine. A send that completes at once has no entry
+//! in the table of operations. A message that arrives needs no round of the whole engine.
+//! Everything out of the ordinary takes the general path.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::session::{After, MessageBytes};
 use crate::sys::IoVec;
 use crate::time::Time;
 
-/// Sends of a burst that leave one by one; and how many of those after them leave together.
+/// The first sends of a burst, which leave one by one.
 const ALONE: u32 = 4;
+/// How many sends after the first ones leave together.
 const TOGETHER: u32 = 32;
-/// Bytes of a send that others may be kept for.
+/// The most bytes of a send that may wait for others.
 const SHARED: usize = 4 << 10;
-/// A pause that ends a burst.
+/// A pause this long ends a burst.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Small sends that follow each other on one socket, without a word of the peer's between
-/// them. Where the doorbell is a system call (`Caps::doorbell_calls`), they share it: the
-/// thread that posts rings it when it dequeues, as for what is never urgent, or with every
-/// [`TOGETHER`]th.
+/// Small sends that follow each other on a socket while the peer sends nothing. Where the doorbell
+/// is a system call (`Caps::doorbell_calls`), they share it. The thread that posts them rings the
+/// doorbell when it dequeues, as for work that is never urgent, or with every [`TOGETHER`]th send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Burst {
     sends: u32,
@@ -34,7 +34,7 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// One more; true if it may wait for others.
+    /// Counts a send. True if the send may wait for others.
     fn grow(&mut self, len: usize, now: Time) -> bool {
         if now.since(self.last) > PAUSE || len > SHARED {
             self.sends = 0;
@@ -43,25 +43,26 @@ impl Burst {
         self.sends > ALONE && !self.sends.is_multiple_of(TOGETHER)
     }
 
-    /// The peer has spoken.
+    /// The peer has sent something, which ends the burst.
     pub(super) fn end(&mut self) {
         self.sends = 0;
     }
 }
 
-/// A device in a set of them. (Those after the 63rd share a mark: they are looked at if one
-/// of them is.)
+/// The mark of a device in a set of devices. The devices from the 64th on share a mark: the engine
+/// looks at all of them if any of them is marked.
 fn mark_of(device: usize) -> u64 {
     1 << device.min(63)
 }
 
-/// Whether something is `marked`, and nothing that an RDMA device (one that `pins` memory) found.
+/// True if a device is `marked`, and no RDMA device is. `pins`: for each device, whether it pins
+/// memory, as only RDMA devices do.
 fn by_processes(marked: u64, pins: impl Iterator<Item = bool>) -> bool {
     let mut devices = pins.enumerate().filter(|(_, pins)| *pins);
     marked != 0 && !devices.any(|(index, _)| marked & mark_of(index) != 0)
 }
 
-/// The bytes of several buffers side by side, if they are few.
+/// Copies the bytes of several buffers side by side into `room`. None: there are too many bytes.
 fn gather<'a>(pieces: &[Buffer], room: &'a mut [u8]) -> Option<&'a [u8]> {
     let len = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.len()))?;
     if len > SHARED {
@@ -75,11 +76,12 @@ fn gather<'a>(pieces: &[Buffer], room: &'a mut [u8]) -> Option<&'a [u8]> {
     Some(gathered)
 }
 
-/// Messages taken from a device before the others have their turn.
+/// The most messages that the engine takes from a device before the other devices have their turn.
 const MESSAGES: usize = 256;
 
 impl Engine {
-    /// Sends little at once, if nothing is in the way. Gives it back if not.
+    /// Sends buffers with few bytes at once, if nothing is in the way. Otherwise returns the
+    /// buffers.
     pub(super) fn try_send_eager(
         &mut self,
         id: SockId,
@@ -101,7 +103,7 @@ impl Engine {
             Some(s) if s.state == State::Open && len > 0 => match (s.session.as_mut(), s.qp) {
                 (Some(session), Some(qp)) => {
                     let d = &mut self.devices[s.place.device];
-                    // (The time is for a port that ends its connection.)
+                    // Only a port that ends its connection uses the time.
                     let mut port = d.port(s.place.domain, qp, Time::ZERO);
                     session.try_send_eager(&mut port, &payload, 1)
                 }
@@ -121,7 +123,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A message took the short way, but for the doorbell.
+    /// A message has taken the eager path, except for the doorbell. Rings the doorbell, or leaves
+    /// it to the next leader.
     pub(super) fn ring_for(&mut self, index: u32, len: usize, now: Time) {
         let s = &mut self.socks[index as usize];
         if !s.burst.grow(len, now) || !self.may_share {
@@ -133,13 +136,14 @@ impl Engine {
         }
     }
 
-    /// Whether small sends may share a doorbell: the next to lead rings it first of all.
+    /// A call begins. `may_share`: small sends may share a doorbell, which the next leader rings
+    /// first of all.
     pub(in crate::progress) fn begin_call(&mut self, may_share: bool) {
         self.may_share = may_share;
         self.plain.begin_call(may_share);
     }
 
-    /// Notes a send that takes the long way.
+    /// Notes a send that takes the general path.
     pub(super) fn note_send(&mut self, id: SockId, len: usize, now: Time) {
         if let Some(s) = self.socks.get_mut(id.index as usize)
             && self.devices[s.place.device].rnic.caps().doorbell_calls
@@ -148,22 +152,21 @@ impl Engine {
         }
     }
 
-    /// A call is over: what it has said counts for no other.
+    /// A call has ended: its notes do not count for another call.
     pub(in crate::progress) fn end_call(&mut self) {
         (self.share, self.passed) = (false, false);
     }
 
-    /// True once if the call under way has taken the short way, so that there is nothing to
-    /// settle.
+    /// True, once, if the call under way has taken the eager path and has left nothing to settle.
     pub(in crate::progress) fn has_passed(&mut self) -> bool {
         std::mem::take(&mut self.passed) && self.dirty.is_empty()
     }
 
-    /// Takes small messages straight out of the devices; true if there were any.
+    /// Takes small messages straight out of the devices.
     ///
-    /// A thread that has got events is about to look at them, and to post receives again. What
-    /// comes for a socket whose receives are used up is left where it is until then: taken
-    /// now, it would be copied into the ring, and once more from there.
+    /// A thread that has got events looks at them next, and posts receives again. Until then,
+    /// messages for a socket whose receives are used up stay where they are. Taken now, they would
+    /// be copied into the ring, and once more from there.
     pub(in crate::progress) fn skim(&mut self, now: Time) {
         for device in 0..self.devices.len() {
             self.skim_device(device, now);
@@ -192,14 +195,14 @@ impl Engine {
         left < MESSAGES
     }
 
-    /// Looks for completions and messages where that takes no system call; None if no device
-    /// finds them so.
+    /// Looks for completions and messages at the devices where that takes no system call. None:
+    /// there is no such device.
     pub(in crate::progress) fn peek(&mut self) -> Option<bool> {
         self.peeked = 0;
         self.ask_each(|rnic| rnic.poll_memory())
     }
 
-    /// The same by system calls.
+    /// The same by system calls, at the devices that need them.
     pub(in crate::progress) fn look(&mut self) -> Option<bool> {
         self.ask_each(|rnic| rnic.poll_syscall())
     }
@@ -214,28 +217,28 @@ impl Engine {
         any
     }
 
-    /// What the last peek has found is the doing of processes of this host, and of no RDMA
+    /// True if the last peek has found only the work of processes of this host, and none of an RDMA
     /// device.
     pub(in crate::progress) fn peeked_at_processes(&self) -> bool {
         by_processes(self.peeked, self.devices.iter().map(|d| d.rnic.caps().pins))
     }
 
-    /// Takes the messages of the devices at which the last look has found something, and what
-    /// else they have to tell; true if there was anything.
+    /// Takes the messages of the devices at which the last look has found something, and then their
+    /// events and completions. True if there was anything.
     pub(in crate::progress) fn take_found(&mut self, now: Time) -> bool {
         let found = self.peeked;
         let marked = (0..self.devices.len()).filter(|d| found & mark_of(*d) != 0);
         marked.fold(false, |any, device| self.take_from(device, now) | any)
     }
 
-    /// The same of one device.
+    /// The same for one device.
     pub(super) fn take_from(&mut self, device: usize, now: Time) -> bool {
         let any = self.skim_device(device, now);
-        // Mostly a message is all.
+        // Usually the device has nothing but the message.
         !self.devices[device].rnic.is_quiet() && self.reap_device(device, now) || any
     }
 
-    /// What is left to do when messages were skimmed.
+    /// Settles the sockets that skimmed messages have marked, and rings doorbells.
     pub(in crate::progress) fn settle_rest(&mut self, now: Time) {
         if !self.dirty.is_empty() {
             self.settle(now, false);
@@ -243,12 +246,13 @@ impl Engine {
         }
     }
 
-    /// True if its socket has no receive for the next.
+    /// Hands a message to its session. True if the socket has no receive for the next message.
     #[inline]
     fn message_came(&mut self, device: usize, taken: &EagerRecv, now: Time) -> bool {
         let index = taken.context;
         let owner = self.socks.get_mut(index as usize);
-        // The queue pair goes before its socket does; another's data must not come here.
+        // A queue pair ends before its socket does. Data of another socket's queue pair must not
+        // come here.
         let owner = owner.filter(|s| s.qp == Some(taken.qp) && s.place.device == device);
         let Some(s) = owner else { return false };
         let Some(session) = s.session.as_mut() else { return false };
@@ -276,7 +280,8 @@ impl Engine {
         sated
     }
 
-    /// A message has come for a socket: mostly that is all.
+    /// Looks after a socket that got a message. Usually the operations that the message completes
+    /// are all; else the socket is marked for `settle`.
     #[inline(always)]
     pub(super) fn look_after(&mut self, index: u32, after: After, now: Time) {
         let s = &self.socks[index as usize];
@@ -289,8 +294,8 @@ impl Engine {
             self.finish(done, now);
         }
         self.check_watch(index);
-        // Data that moved may have set the ring's idle time going again; others do not
-        // come nearer by a message.
+        // Data that moved may have started the ring's idle time again. A message brings no other
+        // deadline nearer.
         if self.socks[index as usize].timer.is_none() {
             self.set_timer(index);
         }
@@ -316,13 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn who_found_something_is_told_apart() {
-        // Software RNIC, shared memory, and a device of the host.
+    fn finds_of_processes_and_of_rdma_devices_differ() {
+        // The devices are the software RNIC, shared memory, and an RDMA device.
         let found = |marked| by_processes(marked, [false, false, true].into_iter());
-        assert!(!found(0), "nobody");
+        assert!(!found(0), "no device is marked");
         assert!(found(mark_of(0)) && found(mark_of(1)) && found(mark_of(0) | mark_of(1)));
         assert!(!found(mark_of(2)) && !found(mark_of(1) | mark_of(2)), "a device, too");
-        // A mark that devices share may be any's.
+        // A shared mark may belong to any of the devices that share it.
         let many = (0..70).map(|index| index == 66);
         assert!(!by_processes(mark_of(64), many.clone()) && by_processes(mark_of(62), many));
     }

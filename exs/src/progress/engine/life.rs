@@ -1,4 +1,4 @@
-//! Timers, and the ends of things.
+//! Timers, and the ends of sockets, sessions and the process.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,9 +17,9 @@ fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
 impl Engine {
     // ---- timers --------------------------------------------------------------
 
-    /// Keeps the socket's place in the timer table. A deadline that moved back is
-    /// left where it is: it fires early, finds nothing, and is set anew, which is
-    /// cheaper than moving it with every message.
+    /// Keeps the socket's place in the timer table. A deadline that has moved back keeps its old
+    /// place. Its timer fires early, finds nothing, and is set again, which is cheaper than a move
+    /// with every message.
     pub(super) fn set_timer(&mut self, index: u32) {
         let s = &mut self.socks[index as usize];
         let session = s.session.as_ref().and_then(|s| s.next_timeout());
@@ -43,8 +43,8 @@ impl Engine {
 
     pub(super) fn fire_timers(&mut self, now: Time) {
         if self.timers.first().is_some_and(|(at, _)| *at <= now) {
-            // A thread that was not scheduled for long finds what has come and what is overdue
-            // together. What has come counts.
+            // A thread that did not run for a long time finds messages that have arrived beside
+            // deadlines that have passed. The messages count, so they come first.
             self.reap(now);
         }
         while let Some(&(at, index)) = self.timers.first()
@@ -73,8 +73,8 @@ impl Engine {
 
     // ---- ends ----------------------------------------------------------------
 
-    /// Looks after what other threads have left. Returns start-ups that are overdue for listeners
-    /// of other shards.
+    /// Handles the work that other threads have left. Returns start-ups that are overdue for
+    /// listeners of other shards.
     pub(super) fn collect_released(&mut self, now: Time) -> Vec<Overdue> {
         let mut overdue = Vec::new();
         if !self.released.take_any() {
@@ -103,9 +103,9 @@ impl Engine {
         overdue
     }
 
-    /// Frees what is over: the queue pair of a closed and finished session, and
-    /// the socket itself when no handle refers to it. (A connection that broke
-    /// keeps its session until it is closed: it knows what to answer.)
+    /// Frees the queue pair of a closed socket whose session has finished, and the socket itself
+    /// when no handle refers to it. A connection that broke keeps its session until the program
+    /// closes it, since the session knows what later calls must return.
     pub(super) fn tear_down(&mut self, index: u32) {
         let s = &self.socks[index as usize];
         if s.state != State::Closed {
@@ -129,22 +129,22 @@ impl Engine {
 
     // ---- the end of the process ------------------------------------------------
 
-    /// Closes everything, as `thread` ends the process; returns how long that may take. Nobody
-    /// hears of events any more, unless the process goes on.
+    /// Closes all sockets, since `thread` ends the process. Returns how long that may take. The
+    /// engine suppresses all events from now on, unless the process goes on.
     pub(in crate::progress) fn leave_all(&mut self, thread: i32, now: Time) -> Duration {
-        // All start-ups end below.
+        // Overdue start-ups need no care: all start-ups end below.
         self.collect_released(now);
         self.leaver = Some(thread);
         let indices = self.socks.iter().filter_map(|(i, _)| u32::try_from(i).ok());
         let ids: Vec<SockId> = indices.map(|i| self.id(i)).collect();
         let mut patience = Duration::ZERO;
         for id in ids {
-            // The thread that leads looks after all of them.
+            // The leader looks after all connections.
             self.unattend(id);
-            // A connection that waits to be accepted goes with its listener.
+            // A connection that waits to be accepted ends with its listener, so it may be gone.
             let Ok(s) = self.sock(id) else { continue };
             patience = patience.max(s.opts.linger);
-            // Each exists, and is open where it is closed here.
+            // Neither call can fail: each socket exists, and is open where it is closed here.
             let _ = match s.state {
                 State::Closed => Ok(()),
                 _ if s.is_untaken() => self.abort(id, now),
@@ -155,18 +155,19 @@ impl Engine {
         patience
     }
 
-    /// Every connection has ended.
+    /// True if every connection has ended.
     pub(in crate::progress) fn has_left(&self) -> bool {
         self.socks.iter().all(|(_, s)| s.session.is_none() || s.state != State::Closed)
     }
 
-    /// The process has not ended: its threads go on, with what is closed.
+    /// The process has not ended: its threads go on, with closed sockets. The suppressed events go
+    /// into their queues.
     pub(in crate::progress) fn leave_off(&mut self) {
         self.leaver = None;
         self.tell_unheard();
     }
 
-    /// The thread that ends the process, while it does.
+    /// The thread that ends the process. None: the process goes on.
     pub(in crate::progress) fn leaver(&self) -> Option<i32> {
         self.leaver
     }
@@ -184,7 +185,7 @@ impl Engine {
             self.wake_file_waiters(device);
         }
         for e in self.socks[index as usize].exports.values_mut() {
-            // The windows went with the queue pair.
+            // The memory windows have ended with the queue pair.
             e.open = false;
         }
     }

@@ -1,18 +1,23 @@
-//! The engine: all state of a context, moved by whoever holds its lock.
+//! The engine: all state of a context. The thread that holds the lock of the context moves it.
 //!
-//! Shape: a table of devices (each an RNIC), a table of sockets, a table of
-//! operations, and a table of timers. Everything that happens marks a socket
-//! *dirty*; `settle` looks after dirty sockets until none is left: it drives their
-//! sessions, rings doorbells, and turns what has ended into events. `run` is what
-//! a leader calls: progress of the devices, timers, `settle`.
+//! Shape: a table of devices (each an RNIC), a table of sockets, a table of operations, and a table
+//! of timers. Each call, completion, event and timer marks its socket *dirty*. `settle` looks after
+//! dirty sockets until none is left: it drives their sessions, rings doorbells, and makes events of
+//! operations that have ended. A leader calls `run`: progress of the devices, timers, `settle`.
 //!
-//! The files: `device` (RNIC), `domain` (protection domains with their pools), `slots`, `sock`,
-//! `ops` (tables), `post` (the calls of the API), `batch` (several at once), `parts` (sends of several), `onesided`
-//! (exports, READ, WRITE), `choose` (which device), `dial` (connect), `silence` (who did not
-//! answer), `listen`, `startups` (of a listener's connections), `cm` (what the RNICs report of connections), `life`
-//! (timers and ends), `catch` (events on their way to a queue), `polls`, `watch` (what a descriptor
-//! shows), `memory` (buffers to registered memory), `files`, `released` (what other threads leave), `outlook` (what they see).
-//! Nothing here blocks or sleeps.
+//! The files:
+//! - tables: `device` (RNIC), `domain` (protection domains with their pools), `receives` and `slots`
+//!   (shared receive queues and their memory), `sock`, `ops`, `memory` (buffers to registered memory);
+//! - operations: `post` (the calls of the API), `eager` (the eager path), `batch` (several at once),
+//!   `parts` (sends of several parts), `onesided` (exports, READ, WRITE), `files`, `polls`;
+//! - connect: `choose` (which device), `dial` (attempts), `unreachable` (peers that did not answer);
+//! - accept: `listen`, `startups` (under way), `accepts` (connections for accepts), `spread` (accepts
+//!   across shards); `cm` (events of the RNICs about connections); `moves` (new sockets change shards);
+//! - `life` (timers and ends), `handoff` (events go to a waiting thread), `watch` (what a descriptor
+//!   shows), `attend` (threads that wait for their connection), `released` (what other threads leave),
+//!   `outlook` (what other threads see), `kernel` (kernel sockets), `figures` (sums of counters).
+//!
+//! No code of the engine blocks or sleeps.
 
 mod accepts;
 mod attend;
@@ -82,9 +87,9 @@ pub(super) use self::released::Released;
 pub(super) use self::spread::Parcel;
 pub use self::watch::Watch;
 
-/// Rounds of `settle` before the lock is given up for a moment.
+/// The rounds of `settle` before the thread releases the lock for a moment.
 const ROUNDS: usize = 64;
-/// Completions that are looked at together.
+/// The most completions that the engine takes from a device at a time.
 const COMPLETIONS: usize = 256;
 /// Tokens of the reactor that belong to one device.
 pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
@@ -96,10 +101,10 @@ pub struct SockId {
     pub(super) generation: u32,
 }
 
-/// Figures of a whole context.
+/// The figures of a whole context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EngineCounters {
-    /// Of sockets that are gone.
+    /// The counters of sockets that are gone.
     pub(super) past: Counters,
     pub(super) events: u64,
     pub(super) runs: u64,
@@ -125,38 +130,38 @@ pub(crate) struct Engine {
     dirty: Vec<u32>,
     lazy: Vec<u32>,
     wcs: Vec<Wc>,
-    /// Devices at which the last peek has found something.
+    /// The devices at which the last peek has found something, as a set of marks (`eager`).
     peeked: u64,
-    /// Where a message lies that was taken by the short way.
+    /// Room for one message on the eager path.
     message: Box<[u8]>,
-    /// The call under way has left nothing to settle.
+    /// True if the call under way has left nothing to settle.
     passed: bool,
-    /// What the call under way has posted may wait for others.
+    /// True if the work that the call under way has posted may wait for a shared doorbell.
     share: bool,
-    /// Nobody leads, so it may.
+    /// True if the call under way may put doorbells off: the next leader rings them.
     may_share: bool,
     released: Arc<Released>,
     home: Arc<dyn ReleaseRegistration>,
     catch: handoff::Handoff,
-    /// Threads to wake when the lock is let go.
+    /// The threads to wake when the lock is released.
     pub(super) wake: Vec<Arc<Waiter>>,
-    /// Sockets of which something is to be shown.
+    /// Sockets whose changes wait to be shown on descriptors.
     news: Vec<SockId>,
-    /// An event has made a descriptor readable that the program polls.
+    /// True if an event has made a descriptor readable that the program polls.
     pub(super) signalled: bool,
-    /// What threads without the lock were told last.
+    /// The outlook that threads without the lock were shown last.
     pub(super) told: Outlook,
     pub(super) counters: EngineCounters,
     last_export: ExportId,
     /// The number of the last start-up that was sent to another shard.
     last_startup: u64,
     more: bool,
-    /// The process ends: the thread that does it.
+    /// The thread that ends the process. None: the process goes on.
     leaver: Option<i32>,
 }
 
 impl Engine {
-    /// An engine with the software RNIC, and the RDMA devices when it needs them.
+    /// An engine with the software RNIC. It opens the RDMA devices when it needs them.
     pub(super) fn new(
         (shard, context): (Shard, u64),
         me: Weak,
@@ -257,8 +262,8 @@ impl Engine {
         }
     }
 
-    /// Moves everything that can be moved. `spin`: also look where the reactor has
-    /// reported nothing. True if there is more to do at once.
+    /// Moves all work that can be moved. `spin`: also looks where the reactor has reported nothing.
+    /// True if there is more to do at once.
     pub(super) fn run(&mut self, now: Time, spin: bool) -> bool {
         self.counters.runs += 1;
         let overdue = self.collect_released(now);
@@ -282,8 +287,8 @@ impl Engine {
         std::mem::take(&mut self.more) || more
     }
 
-    /// Looks after dirty sockets until none is left. With `lazy`, what is not
-    /// urgent may wait for the next doorbell.
+    /// Looks after dirty sockets until none is left. With `lazy`, work that is not urgent may wait
+    /// for the next doorbell.
     pub(super) fn settle(&mut self, now: Time, lazy: bool) {
         for _ in 0..ROUNDS {
             if self.dirty.is_empty() {
@@ -306,13 +311,13 @@ impl Engine {
         self.more = true;
     }
 
-    /// Asks the devices to report what happens during a sleep; true if something has
-    /// happened already.
+    /// Asks the devices to report what happens during a sleep. True if something has happened
+    /// already.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         self.devices.iter_mut().fold(false, |found, d| found | d.rnic.prepare_sleep())
     }
 
-    /// True if `run` should be called soon whatever the deadlines say.
+    /// True if a thread should call `run` soon, whatever the deadlines say.
     pub(super) fn wants_run(&self) -> bool {
         self.more || self.plain.has_work() || self.released.has_any()
     }
@@ -335,7 +340,7 @@ impl Engine {
         }
     }
 
-    /// Events and completions of all devices.
+    /// Takes the events and completions of all devices, and of the kernel sockets.
     fn reap(&mut self, now: Time) {
         self.reap_kernel(now);
         for device in 0..self.devices.len() {
@@ -343,8 +348,8 @@ impl Engine {
         }
     }
 
-    /// Events first: what establishes a connection comes before its messages. True if there
-    /// was anything.
+    /// Takes the events of a device, then its completions: a connection is established before its
+    /// messages come. True if there was anything.
     fn reap_device(&mut self, device: usize, now: Time) -> bool {
         let mut any = false;
         while let Some(event) = self.devices[device].rnic.poll_event() {
@@ -354,13 +359,13 @@ impl Engine {
         self.reap_completions(device, now) | any
     }
 
-    /// True if there were any.
+    /// Takes the completions of a device. True if there were any.
     fn reap_completions(&mut self, device: usize, now: Time) -> bool {
         let (mut wcs, mut any) = (std::mem::take(&mut self.wcs), false);
         loop {
             wcs.clear();
-            // Until there is nothing: to handle one may bring others, and a thread that goes
-            // to sleep asks for those that are still to come.
+            // The loop goes on until no completion is left, since to handle one may bring others. A
+            // thread that goes to sleep asks only for completions that are still to come.
             if self.devices[device].poll_cq(COMPLETIONS, &mut wcs) == 0 {
                 break;
             }
@@ -401,7 +406,7 @@ impl Engine {
                     self.devices[device].return_slot(wc.wr_id);
                     return self.look_after(index, after.unwrap_or(After::NeedsDrive), now);
                 }
-                // A failed receive took the connection with it; its end follows.
+                // A failed receive ends the connection, and the report of that end follows.
                 _ => {}
             }
             self.mark(index);
@@ -413,7 +418,9 @@ impl Engine {
         }
     }
 
-    /// Looks after one socket.
+    /// Looks after one socket: drives its session, rings or puts off the doorbell, and reports
+    /// operations that have ended. Then updates the socket's polls, watch, attendance and timer,
+    /// and frees it if it is over.
     fn pump(&mut self, index: u32, now: Time, lazy_allowed: bool) {
         let s = &mut self.socks[index as usize];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
@@ -447,7 +454,7 @@ impl Engine {
         self.tear_down(index);
     }
 
-    /// An operation of a session has ended.
+    /// An operation of a session has ended: reports it, and returns its memory.
     fn finish(&mut self, done: Done, now: Time) {
         let Some(op) = self.ops.remove(done.op) else { return };
         self.release_memory(done.op, &op, done.bytes);

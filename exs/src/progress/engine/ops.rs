@@ -1,4 +1,4 @@
-//! The table of operations in flight: what must come back with each event.
+//! The table of operations in flight. It keeps what each event must return to the program.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::queue::QueueCore;
 use crate::rnic::Mr;
 
-/// Registrations made for one operation.
+/// The registrations that the engine has made for one operation.
 #[derive(Debug, Default)]
 pub(super) enum TempMrs {
     #[default]
@@ -41,16 +41,16 @@ impl TempMrs {
     }
 }
 
-/// A slot of the pool through which small unregistered memory travels.
+/// A slot of the pool through which the data of small unregistered buffers travel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounce {
     pub(super) piece: Piece,
-    /// Copy what arrived back to the program's buffer.
+    /// True if the engine must copy the data that arrive to the program's buffer.
     pub(super) inbound: bool,
 }
 
-/// What an operation keeps of memory until it ends. Most keep nothing: they use memory that is
-/// registered for good.
+/// The memory that an operation keeps until it ends. Most operations keep none: they use memory
+/// that is registered for good.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) temp: TempMrs,
@@ -59,7 +59,7 @@ pub(super) struct Kept {
     pub(super) window: Option<Key>,
 }
 
-/// An operation in flight. (Small, for each is moved in and out of the table.)
+/// An operation in flight. It is small, since each operation moves into the table and out of it.
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(super) sock: SockId,
@@ -68,19 +68,19 @@ pub(crate) struct Op {
     pub(super) tag: [u64; 2],
     pub(super) kind: EventKind,
     pub(super) bufs: Bufs,
-    /// The send of several parts that it is a part of; 0 is none.
+    /// The send of several parts to which the operation belongs. 0: none.
     pub(super) group: OpId,
-    /// The table has [`Kept`] memory of it.
+    /// True if the table has [`Kept`] memory of the operation.
     keeps: bool,
 }
 
 impl Op {
-    /// An operation of which the event, with the buffers, goes to a queue.
+    /// An operation whose event, with the buffers, goes to the queue of the ticket.
     pub(super) fn new(sock: SockId, ticket: &Ticket<'_>, kind: EventKind, bufs: Bufs) -> Op {
         Op::of(sock, Arc::clone(ticket.queue), (ticket.token, ticket.tag), kind, bufs)
     }
 
-    /// The same, with a reference to the queue that is the operation's already.
+    /// The same, with a reference to the queue that becomes the operation's.
     pub(super) fn of(
         sock: SockId,
         queue: Arc<QueueCore>,
@@ -91,40 +91,40 @@ impl Op {
         Op { sock, queue, token, tag, kind, bufs, group: 0, keeps: false }
     }
 
-    /// Its event, of a success that moved nothing, and where that goes.
+    /// The operation's queue, and its event: that of a success which moved no bytes.
     #[inline]
     pub(super) fn into_event(self) -> (Arc<QueueCore>, RawEvent) {
         (self.queue, RawEvent::with(self.token, self.tag, self.kind, self.bufs))
     }
 
-    /// The queue that its event goes to.
+    /// The queue to which the operation's event goes.
     pub(super) fn queue(&self) -> Arc<QueueCore> {
         Arc::clone(&self.queue)
     }
 
-    /// True if its event goes to this queue.
+    /// True if the operation's event goes to this queue.
     pub(crate) fn goes_to(&self, queue: &Arc<QueueCore>) -> bool {
         Arc::ptr_eq(&self.queue, queue)
     }
 
-    /// True if it is the socket's connect.
+    /// True if the operation is its socket's connect.
     pub(crate) fn is_connect(&self) -> bool {
         self.kind == EventKind::Connect
     }
 
-    /// True if the program gave it this name.
+    /// True if the program gave the operation this token.
     pub(crate) fn is_named(&self, token: u64) -> bool {
         self.token == token
     }
 }
 
-/// The table. An [`OpId`] is a slot and the slot's generation, so an id that has
-/// ended never names another operation. 0 is no operation: one that the engine
-/// posted for itself and wants no event of.
+/// The table. An [`OpId`] is a slot and the slot's generation, so the id of an operation that has
+/// ended never names another operation. The id 0 names no operation: the engine gives it to work of
+/// its own of which it wants no event.
 #[derive(Default)]
 pub(super) struct OpTable {
     slab: slab::Slab<(u32, Op)>,
-    /// By slot; of those that `keep` something.
+    /// The memory that operations keep, by slot. Only the entries of operations with `keeps` count.
     kept: Vec<Kept>,
     generation: u32,
 }
@@ -132,7 +132,7 @@ pub(super) struct OpTable {
 impl OpTable {
     #[inline(always)]
     pub(super) fn insert(&mut self, op: Op) -> OpId {
-        // Never 0, so no id is.
+        // The generation is never 0, so no id is 0.
         self.generation = self.generation.wrapping_add(1).max(1);
         let slot = self.slab.insert((self.generation, op));
         (u64::from(self.generation) << 32) | slot as u64
@@ -161,7 +161,8 @@ impl OpTable {
         self.slab.len()
     }
 
-    /// What an operation keeps, to be filled in.
+    /// The memory that an operation keeps, for the caller to fill in. None: there is no such
+    /// operation.
     pub(super) fn keep(&mut self, id: OpId) -> Option<&mut Kept> {
         let slot = self.slot(id)?;
         if self.kept.len() <= slot {
@@ -173,13 +174,13 @@ impl OpTable {
         Some(&mut self.kept[slot])
     }
 
-    /// What an operation has kept that was just removed.
+    /// The memory that the removed operation `op` has kept. None: it kept none.
     pub(super) fn take_kept(&mut self, id: OpId, op: &Op) -> Option<Kept> {
         let slot = (id & 0xffff_ffff) as usize;
         op.keeps.then(|| std::mem::take(&mut self.kept[slot]))
     }
 
-    /// Those operations of a socket that are chosen, in the order of their posting.
+    /// The chosen operations of a socket, in the order of their posting.
     pub(super) fn of_socket(&self, sock: SockId, chosen: impl Fn(&Op) -> bool) -> Vec<OpId> {
         let mut ids: Vec<OpId> = self
             .slab
@@ -192,7 +193,7 @@ impl OpTable {
     }
 }
 
-/// Puts a buffer back where the event expects it.
+/// The first buffer of an operation.
 pub(super) fn first_buffer(bufs: &Bufs) -> Option<&Buffer> {
     match bufs {
         Bufs::One(b) => Some(b),
@@ -240,8 +241,8 @@ mod tests {
         assert_eq!((kept.window, kept.temp.as_slice()), (Some(7), &[Mr { key: 9 }][..]));
         let gone = table.remove(plain).unwrap();
         assert!(table.take_kept(plain, &gone).is_none());
-        // One that ended without giving back what it kept (it was refused) leaves nothing to
-        // the next in its place.
+        // An operation that was refused ends without giving back what it kept. It leaves nothing to
+        // the next operation in its slot.
         let refused = table.insert(op());
         table.keep(refused).unwrap().window = Some(8);
         table.remove(refused);

@@ -1,27 +1,27 @@
-//! What threads see of the engine that do not have its lock.
+//! The outlook: the state of the engine that threads without its lock can see.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::Engine;
 use crate::time::Time;
 
-/// What threads without the engine's lock must know of it.
+/// The state of the engine that threads without its lock must know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::progress) struct Outlook {
     /// Posted work waits for the next doorbell.
     pub(in crate::progress) lazy: bool,
-    /// A thread that comes to dequeue does kernel sockets good by leading.
+    /// Kernel sockets gain if a thread that comes to dequeue leads.
     pub(in crate::progress) keeps: bool,
-    /// Until when (ns) all of that may wait for a thread that finds its events without leading; 0
-    /// if it may not.
+    /// The time (ns) until which all of this may wait while threads find their events without
+    /// leading. 0: it may not wait.
     pub(in crate::progress) rests_until: u64,
-    /// Kernel sockets wait for what the reactor alone reports.
+    /// Kernel sockets wait for readiness that only the reactor reports.
     pub(in crate::progress) watches_kernel: bool,
-    /// Connections that threads attend, or have left a moment ago.
+    /// The number of connections that threads attend, or have left a moment ago.
     pub(in crate::progress) attended: usize,
 }
 
-/// The outlook as threads read it that do not have the lock. It is written under the lock alone.
+/// The outlook, as threads without the lock read it. Only a thread with the lock writes it.
 #[derive(Debug, Default)]
 pub(in crate::progress) struct ShownOutlook {
     lazy: AtomicBool,
@@ -72,7 +72,7 @@ impl Engine {
         self.plain.keeps().0 || !self.lazy.is_empty()
     }
 
-    /// What threads without the lock must know of it, if that is not what `told` says.
+    /// The outlook now. None: it is the same as `told`.
     #[inline]
     pub(in crate::progress) fn news_since(&self, told: &Outlook) -> Option<Outlook> {
         let outlook = match self.plain.is_idle() {

@@ -31,15 +31,16 @@ pub struct FileSend {
     pub len: u64,
 }
 
-/// Where an operation's event is to go.
+/// The queue to which an operation's event goes, and the names that the event carries.
 pub(crate) struct Ticket<'a> {
     pub(crate) queue: &'a Arc<QueueCore>,
     pub(crate) token: u64,
-    /// A second name, for the raw layer; comes back with the event too.
+    /// A second name, for the raw layer. The event carries it, too.
     pub(crate) tag: [u64; 2],
 }
 
-/// A ticket that owns its reference to the queue; None once an operation has taken that.
+/// A ticket that owns its reference to the queue. The queue is None once an operation has taken the
+/// reference.
 #[derive(Debug)]
 pub(crate) struct OwnTicket {
     pub(crate) queue: Option<Arc<QueueCore>>,
@@ -48,7 +49,7 @@ pub(crate) struct OwnTicket {
 }
 
 impl Engine {
-    /// Books the operation; its place in the queue is reserved already.
+    /// Enters an operation into the table. Its place in the queue is reserved already.
     #[inline]
     pub(super) fn book(
         &mut self,
@@ -63,8 +64,8 @@ impl Engine {
         self.ops.insert(Op::new(sock, ticket, kind, bufs))
     }
 
-    /// Notes the memory that was prepared for an operation, or gives buffers and
-    /// memory back if the session refused it.
+    /// Notes the memory that was prepared for an operation. If the session has refused the
+    /// operation, returns the buffers and frees that memory.
     #[inline(always)]
     pub(super) fn conclude(
         &mut self,
@@ -103,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// A send that takes the long way.
+    /// Posts a send that takes the general path.
     #[inline(never)]
     pub(super) fn send_later(
         &mut self,
@@ -129,7 +130,8 @@ impl Engine {
         self.conclude(place, op, (temp, bounce), posted)
     }
 
-    /// Posts a receive. Mostly it has one buffer in memory that is registered here already.
+    /// Posts a receive. The usual receive has one buffer, in memory that is already registered
+    /// here.
     pub(crate) fn post_recv(
         &mut self,
         id: SockId,
@@ -146,7 +148,7 @@ impl Engine {
             && let Ok(session) = s.open_session()
         {
             let buf = Buf { seg: buffer.segment(), mr: Mr { key } };
-            // (A descriptor, or a poll, must learn that the bytes are gone.)
+            // A descriptor or a poll must learn that the bytes are gone.
             if !flags.peek
                 && watched == (false, false)
                 && let Some((bytes, after)) = session.try_recv_eager(&buf, flags.waitall)
@@ -230,7 +232,7 @@ impl Engine {
         self.conclude(place, op, (temp, bounce), posted)
     }
 
-    /// A receive would be taken, and find neither data nor their end.
+    /// True if the session would take a receive, which would find neither data nor their end.
     pub(crate) fn recv_would_wait(&mut self, id: SockId) -> bool {
         let ready = self.readiness_of(id);
         !ready.readable && !ready.error && self.checked(id).is_ok()
@@ -275,7 +277,7 @@ impl Engine {
         self.sock_ref(id).map_or_else(Readiness::default, |s| s.readiness())
     }
 
-    /// Why a socket's connection has broken, as errno.
+    /// Why a socket's connection has broken, as errno. None: it has not broken.
     pub(crate) fn failure_of(&self, id: SockId) -> Option<i32> {
         let s = self.sock_ref(id).filter(|s| s.state == State::Open)?;
         Some(s.session.as_ref()?.failure()?.errno())
@@ -302,7 +304,7 @@ impl Engine {
         now: Time,
     ) -> Result<(), Error> {
         if self.is_listening(id) {
-            // As shutdown(2) of a listener: it is its receiving side that listens.
+            // As shutdown(2) of a listener: its receiving side is the side that listens.
             let op = self.book(id, ticket, EventKind::Shutdown, Bufs::None);
             if how != Shutdown::Write {
                 self.shut_listener(id, now);
@@ -329,8 +331,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Cancels what has a token, or everything of the socket; returns how many
-    /// operations were asked to end. Each of them still has its event.
+    /// Cancels the operations that have the token, or all operations of the socket. Returns how
+    /// many operations were asked to end. Each of them still has its event.
     pub(crate) fn cancel(
         &mut self,
         id: SockId,
@@ -341,7 +343,7 @@ impl Engine {
         self.cancel_where(id, now, |op| token.is_none_or(|t| op.token == t))
     }
 
-    /// As `cancel`, for the operations that are chosen.
+    /// As `cancel`, for the chosen operations.
     pub(crate) fn cancel_where(
         &mut self,
         id: SockId,
@@ -351,7 +353,7 @@ impl Engine {
         self.sock(id)?;
         let mut count = 0;
         for op in self.ops.of_socket(id, chosen) {
-            // The parts of a send are one operation.
+            // The parts of a send count as one operation.
             let part = self.ops.get_mut(op).is_some_and(|op| op.group != 0);
             let asked = self.cancel_op(id, op, now) || self.groups.contains_key(&op);
             count += usize::from(asked && !part);
@@ -382,8 +384,9 @@ impl Engine {
         s.session.as_mut().is_some_and(|x| x.cancel(now, op))
     }
 
-    /// Closes: gracefully if `op` and time allow, see `Session::close`. Listeners
-    /// and sockets without a connection are closed at once.
+    /// Closes a socket: in order if the linger time allows, see `Session::close`. Listeners and
+    /// sockets without a connection are closed at once. Without a ticket, no event reports the
+    /// close.
     pub(crate) fn close(
         &mut self,
         id: SockId,
@@ -439,20 +442,20 @@ impl Engine {
         Ok(())
     }
 
-    /// A connection that the program has not taken, and never will: its peer sees a reset, as
-    /// TCP's does of one that waits in the backlog when its listener is closed.
+    /// Resets a connection that the program has not taken, and never will. A TCP peer sees the same
+    /// when its connection waits in the backlog of a listener that is closed.
     pub(super) fn reset_untaken(&mut self, id: SockId, now: Time) {
-        // One that is gone has been reset.
+        // If the socket is gone, it has been reset.
         let _ = self.abort(id, now);
         self.release_socket(id, now);
     }
 
-    /// The last handle is gone: close in the background.
+    /// The last handle is gone: closes the socket in the background.
     pub(super) fn release_socket(&mut self, id: SockId, now: Time) {
         let Ok(s) = self.sock(id) else { return };
         s.held = false;
         if s.state != State::Closed {
-            // It is open, so it can be closed.
+            // The socket is open, so it can be closed.
             let _ = self.close(id, None, now);
         }
         self.mark(id.index);
