@@ -66,20 +66,40 @@ pub fn listen(addr: &SocketAddr, backlog: u32, v6_only: bool) -> io::Result<TcpL
     Ok(TcpListener::from(fd))
 }
 
+/// Ports that the kernel may propose before one is free.
+const PROPOSALS: usize = 64;
+
 /// Takes a TCP port for a socket that will listen or connect, and returns its address. A
 /// listener, or a connection, takes the port over with SO_REUSEADDR. Fails while another socket
 /// listens there.
+///
+/// For port 0 the kernel chooses one. For the unspecified address it may choose a port on which a
+/// connection lingers (TIME_WAIT), and then refuses the port to the listener. So a port that cannot be
+/// taken over is given back, and the kernel is asked for another one.
 pub fn claim_port(addr: &SocketAddr, v6_only: bool) -> io::Result<(OwnedFd, SocketAddr)> {
+    let mut refused = Vec::new();
+    loop {
+        let bound = bound_for_reuse(addr, v6_only)?;
+        let claimed = bound.local_addr()?;
+        let chosen = addr.port() == 0 && refused.len() < PROPOSALS;
+        if !chosen || bound_for_reuse(&claimed, v6_only).is_ok() {
+            return Ok((bound.into(), claimed));
+        }
+        // It stays taken meanwhile, so that the kernel proposes another one.
+        refused.push(bound);
+    }
+}
+
+/// A socket that is bound with SO_REUSEADDR. The standard library's type tells its address; it does
+/// not listen.
+fn bound_for_reuse(addr: &SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
     let fd = socket(addr)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
     if addr.is_ipv6() {
         set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &libc::c_int::from(v6_only))?;
     }
     bind(&fd, addr)?;
-    // The standard library asks for the address. Nothing listens.
-    let bound = TcpListener::from(fd);
-    let addr = bound.local_addr()?;
-    Ok((bound.into(), addr))
+    Ok(TcpListener::from(fd))
 }
 
 /// Takes a TCP port without listening on it: no other socket can take it, and callers are
@@ -331,6 +351,25 @@ mod tests {
     use super::*;
     use std::io::{ErrorKind, Read, Write};
     use std::time::Duration;
+
+    /// The kernel proposes ports on which connections linger, for the unspecified address alone.
+    #[test]
+    fn a_claimed_port_can_be_taken_over_where_connections_linger() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        for _ in 0..2000 {
+            // The side that ends first lingers: here the one with a port of the kernel's choice.
+            drop(TcpStream::connect(addr).unwrap());
+            assert_eq!(listener.accept().unwrap().0.read(&mut [0]).unwrap(), 0);
+        }
+        for any in ["0.0.0.0:0", "[::]:0", "127.0.0.1:0"] {
+            let claims: Vec<_> =
+                (0..100).map(|_| claim_port(&any.parse().unwrap(), false).unwrap()).collect();
+            for (_, claimed) in &claims {
+                listen(claimed, 1, false).unwrap_or_else(|e| panic!("{claimed}: {e}"));
+            }
+        }
+    }
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = listen(&"127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
