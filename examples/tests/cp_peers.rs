@@ -297,6 +297,7 @@ fn a_client_that_is_dropped_before_its_proof_comes_again() {
             while raw::read(&s).is_some() {}
         }
     });
-    assert_eq!(run(client(["ls", &addr])).code, Some(0));
+    let said = run(client(["ls", &addr]));
+    assert_eq!(said.code, Some(0), "{said:?}");
     server.join().unwrap();
 }

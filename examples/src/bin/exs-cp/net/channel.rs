@@ -103,7 +103,8 @@ impl Channel {
         let posted = recvs.len();
         let idle = CLIENT_IDLE;
         for b in recvs {
-            pipe.recv(b)?;
+            // The peer may have cut the connection already.
+            pipe.recv(b).map_err(|cause| CpError::Lost { peer: peer.clone(), cause })?;
         }
         Ok(Channel {
             pipe,
