@@ -152,22 +152,16 @@ impl Engine {
     /// The thread that attended the connection returns to the program. `shows`: the program polls
     /// the socket's descriptor, so its changes must be shown.
     pub(in crate::progress) fn leave_attended(&mut self, id: SockId, shows: bool, now: Time) {
-        let next = self.sweeps.number;
         let Ok(s) = self.sock(id) else { return };
         if !matches!(s.attended.by, Attendance::Thread { .. }) {
             return;
         }
-        s.attended.by = Attendance::Left(next);
         let rests = s.session.as_ref().is_some_and(|session| session.is_resting());
         let shown = !s.polls.is_empty() || shows && s.watch.is_some();
         if !rests || shown || self.peek_attended(id) != Some(Attended::Idle { for_room: false }) {
             return self.unattend(id);
         }
-        let Ok(s) = self.sock(id) else { return };
-        if !std::mem::replace(&mut s.attended.listed, true) {
-            self.sweeps.left.push(id);
-            self.sweeps.at.get_or_insert(now + SWEEP);
-        }
+        self.list_for_sweep(id, now + SWEEP);
     }
 
     /// The program has posted an operation that no attending thread waits for, or has made another
@@ -189,10 +183,32 @@ impl Engine {
         }
         let (qp, device) = (s.qp, s.place.device);
         let returned = qp.is_none_or(|qp| self.devices[device].rnic.unattend(qp));
+        if returned {
+            self.sweeps.out -= 1;
+            if let Ok(s) = self.sock(id) {
+                s.attended.by = Attendance::Reactor;
+            }
+        } else {
+            self.list_for_sweep(id, Time::ZERO);
+        }
+    }
+
+    /// Notes that no thread learns what happens on a connection, until a thread attends it again or
+    /// a sweep at this time, or an earlier one, returns it.
+    fn list_for_sweep(&mut self, id: SockId, at: Time) {
         let left = Attendance::Left(self.sweeps.number);
-        if let Ok(s) = self.sock(id) {
-            s.attended.by = if returned { Attendance::Reactor } else { left };
-            self.sweeps.out -= usize::from(returned);
+        let Ok(s) = self.sock(id) else { return };
+        s.attended.by = left;
+        if !std::mem::replace(&mut s.attended.listed, true) {
+            self.sweeps.left.push(id);
+        }
+        self.sweeps.at = Some(self.sweeps.at.map_or(at, |before| before.min(at)));
+    }
+
+    /// A socket is gone.
+    pub(super) fn forget_attended(&mut self, gone: &AttendedBy) {
+        if !matches!(gone.by, Attendance::Reactor) {
+            self.sweeps.out -= 1;
         }
     }
 

@@ -119,6 +119,7 @@ impl Engine {
             return;
         }
         let gone = self.socks.remove(index as usize);
+        self.forget_attended(&gone.attended);
         for (_, e) in gone.exports {
             self.free_export(gone.place, e);
         }
