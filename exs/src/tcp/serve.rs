@@ -349,7 +349,8 @@ impl SoftRnic {
             return self.drop_link(id);
         }
         self.parts.short_writes.note(id, link, now);
-        if link.watched < link.needs() {
+        // The thread that attends a link waits for room itself.
+        if !link.base.attended && link.watched < link.needs() {
             self.keep_watch(id);
         }
         let Ok(link) = self.links.get_mut(id) else { return };
