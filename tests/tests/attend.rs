@@ -8,8 +8,11 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use exs::__ffi::{cancel_on, dequeue_of, private_queue};
-use exs::progress::{attending_threads, leading_threads, limit_shards};
-use exs::{Error, EventQueue, Options, RecvFlags, Rights, Socket, SocketType, Token, Transport};
+use exs::progress::{attended_connections, attending_threads, leading_threads, limit_shards};
+use exs::{
+    Error, EventQueue, MemoryRegion, Options, RecvFlags, Rights, Socket, SocketType, Token,
+    Transport,
+};
 use exs_tests::harness::{Watchdog, check, pattern};
 use nix::sys::pthread::{pthread_kill, pthread_self};
 use nix::sys::signal::Signal;
@@ -215,6 +218,17 @@ fn a_connection_that_its_thread_has_left_goes_on() {
             client.blocking().send_all(&pattern(3, 0, 1 << 20)).unwrap();
             let event = queue.next().unwrap();
             assert_eq!(event.result().unwrap(), 1 << 20);
+            // A receive into registered memory: the first registers it, and the second finds it so.
+            let region = MemoryRegion::new(64).unwrap();
+            for _ in 0..2 {
+                attend();
+                let before = attended_connections();
+                let buffer = region.buffer(..).unwrap();
+                server.recv(&queue, Token(1), buffer, RecvFlags::NONE).unwrap();
+                assert!(attended_connections() < before, "the leader looks after it at once");
+                client.blocking().send_all(b"registered").unwrap();
+                assert_eq!(queue.next().unwrap().result().unwrap(), 10);
+            }
             // The peer sends more than any buffer holds, and the receive comes later.
             attend();
             client.send(&queue, Token(2), pattern(4, 0, 8 << 20)).unwrap();

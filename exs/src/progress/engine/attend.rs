@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::sock::State;
 use super::{Engine, SockId};
+use crate::progress::queue::QueueCore;
 use crate::progress::waiter::Waiter;
 use crate::rnic::{Attended, AttendedWait, Ready};
 use crate::time::Time;
@@ -164,8 +165,18 @@ impl Engine {
         self.list_for_sweep(id, now + SWEEP);
     }
 
-    /// The program has posted an operation that no attending thread waits for, or has made another
-    /// call. If a thread has left the connection, the leader looks after it from now on.
+    /// The program posts an operation whose event goes to this queue. If a thread has left the
+    /// connection, and the queue is not one of a thread that will attend it again, the leader looks
+    /// after it from now on.
+    #[inline]
+    pub(super) fn unattend_for(&mut self, id: SockId, queue: &QueueCore) {
+        if !queue.attends() {
+            self.unattend_left(id);
+        }
+    }
+
+    /// The program has made a call that no attending thread waits for. If a thread has left the
+    /// connection, the leader looks after it from now on.
     #[inline]
     pub(super) fn unattend_left(&mut self, id: SockId) {
         if !self.sweeps.left.is_empty() && self.was_attended(id) {

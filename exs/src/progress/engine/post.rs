@@ -58,9 +58,7 @@ impl Engine {
         kind: EventKind,
         bufs: Bufs,
     ) -> OpId {
-        if !ticket.queue.attends() {
-            self.unattend_left(sock);
-        }
+        self.unattend_for(sock, ticket.queue);
         self.ops.insert(Op::new(sock, ticket, kind, bufs))
     }
 
@@ -140,6 +138,7 @@ impl Engine {
         flags: RecvFlags,
         moment: &LazyNow<'_>,
     ) -> Result<(), (Error, Bufs)> {
+        self.unattend_for(id, ticket.queue);
         let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
         if let Some(s) = s
             && let Bufs::One(buffer) = &bufs
