@@ -73,10 +73,8 @@ impl ReactorShare {
         source: Source,
         interest: Interest,
     ) -> Result<(), RnicError> {
-        let token = mio::Token(self.token_base + source.token());
-        self.registry
-            .register(descriptor, token, interest)
-            .map_err(|e| RnicError::os("epoll_ctl", &e))
+        let registered = self.registry.register(descriptor, self.token(source), interest);
+        registered.map_err(|e| RnicError::os("epoll_ctl", &e))
     }
 
     /// Registers a descriptor for a source anew, with another interest. What it is ready for by then
@@ -87,10 +85,12 @@ impl ReactorShare {
         source: Source,
         interest: Interest,
     ) -> Result<(), RnicError> {
-        let token = mio::Token(self.token_base + source.token());
-        self.registry
-            .reregister(descriptor, token, interest)
-            .map_err(|e| RnicError::os("epoll_ctl", &e))
+        let registered = self.registry.reregister(descriptor, self.token(source), interest);
+        registered.map_err(|e| RnicError::os("epoll_ctl", &e))
+    }
+
+    fn token(&self, source: Source) -> mio::Token {
+        mio::Token(self.token_base + source.token())
     }
 
     /// Removes a descriptor, whether it was registered or not.

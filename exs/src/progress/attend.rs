@@ -14,18 +14,15 @@ use std::time::Duration;
 use super::Error;
 use super::context::Context;
 use super::engine::SockId;
-use super::event::RawEvent;
 use super::leader::Leader;
 use super::pace::AT_HAND;
-use super::queue::{QueueCore, Want};
+use super::queue::QueueCore;
+use super::spin::NOBODY;
 use super::wait::{Waited, io_error};
 use super::waiter::{Waiter, waiter};
 use crate::rnic::{AttendedWait, Ready};
 use crate::sys::{HeldSignals, wait_ready};
 use crate::time::Time;
-
-/// No thread wants events handed over.
-const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
 
 /// How a wait for a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

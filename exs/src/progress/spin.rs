@@ -41,7 +41,7 @@ const WAITING: How = How { looks: LOOKS, by_call: true };
 const LEADING: How = How { looks: LOOKS, by_call: false };
 const PASSING: How = How { looks: 1, by_call: true };
 /// The thread wants no events handed over.
-const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
+pub(super) const NOBODY: Option<&mut Want<'_, RawEvent>> = None;
 
 /// The result of a look at memory.
 struct Skim {

@@ -161,7 +161,7 @@ pub fn messages_stay_messages(env: &Env) {
         .map(|(token, size)| (Token(token), pattern(token, 0, size).into()))
         .collect();
     assert_eq!(a.send_batch(&queue, &mut batch).unwrap(), 6);
-    // (A short message can end before a long one that was posted earlier.)
+    // A short send may end before a long send that the program posted earlier.
     let (mut sent, mut received) = (Vec::new(), 0);
     while sent.len() + received < 12 {
         let event = next(&queue);
