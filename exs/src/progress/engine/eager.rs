@@ -296,7 +296,7 @@ impl Engine {
         self.check_watch(index);
         // Data that moved may have started the ring's idle time again. A message brings no other
         // deadline nearer.
-        if self.socks[index as usize].timer.is_none() {
+        if !self.socks[index as usize].timer.is_set() {
             self.set_timer(index);
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::domain::Place;
 use super::sock::State;
 use super::spread::Overdue;
+use super::timers::Timer;
 use super::{Engine, SockId, figures};
 use crate::rnic::Mr;
 use crate::time::Time;
@@ -17,42 +18,21 @@ fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
 impl Engine {
     // ---- timers --------------------------------------------------------------
 
-    /// Keeps the socket's place in the timer table. A deadline that has moved back keeps its old
-    /// place. Its timer fires early, finds nothing, and is set again, which is cheaper than a move
-    /// with every message.
     pub(super) fn set_timer(&mut self, index: u32) {
         let s = &mut self.socks[index as usize];
-        let session = s.session.as_ref().and_then(|s| s.next_timeout());
-        let exports = s.exports.values().filter(|e| e.open).filter_map(|e| e.expires).min();
-        let accepts = s.accepts.as_ref().and_then(|a| a.next_timeout());
-        let next = session.into_iter().chain(exports).chain(accepts).min();
-        match (s.timer, next) {
-            (Some(old), Some(new)) if new >= old => {}
-            (None, None) => {}
-            (old, new) => {
-                if let Some(t) = old {
-                    self.timers.remove(&(t, index));
-                }
-                if let Some(t) = new {
-                    self.timers.insert((t, index));
-                }
-                s.timer = new;
-            }
-        }
+        let next = s.next_timeout();
+        self.timers.set(index, &mut s.timer, next);
     }
 
     pub(super) fn fire_timers(&mut self, now: Time) {
-        if self.timers.first().is_some_and(|(at, _)| *at <= now) {
+        if self.timers.is_due(now) {
             // A thread that did not run for a long time finds messages that have arrived beside
             // deadlines that have passed. The messages count, so they come first.
             self.reap(now);
         }
-        while let Some(&(at, index)) = self.timers.first()
-            && at <= now
-        {
-            self.timers.remove(&(at, index));
+        while let Some(index) = self.timers.take_due(now) {
             let s = &mut self.socks[index as usize];
-            s.timer = None;
+            s.timer = Timer::default();
             if let Some(session) = s.session.as_mut()
                 && session.next_timeout().is_some_and(|t| t <= now)
             {
@@ -65,9 +45,8 @@ impl Engine {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let timers = self.timers.first().map(|&(t, _)| t);
         let kernel = self.plain.next_timeout();
-        let own = timers.into_iter().chain(kernel).chain(self.sweeps.next());
+        let own = self.timers.next().into_iter().chain(kernel).chain(self.sweeps.next());
         self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(own).min()
     }
 
@@ -118,13 +97,11 @@ impl Engine {
         if s.held || s.session.is_some() || s.qp.is_some() {
             return;
         }
-        let gone = self.socks.remove(index as usize);
+        let mut gone = self.socks.remove(index as usize);
+        self.timers.set(index, &mut gone.timer, None);
         self.forget_attended(&gone.attended);
         for (_, e) in gone.exports {
             self.free_export(gone.place, e);
-        }
-        if let Some(t) = gone.timer {
-            self.timers.remove(&(t, index));
         }
     }
 

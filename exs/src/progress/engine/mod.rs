@@ -48,10 +48,11 @@ mod slots;
 mod sock;
 mod spread;
 mod startups;
+mod timers;
 mod unreachable;
 mod watch;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
@@ -59,6 +60,7 @@ use self::device::Device;
 use self::ops::OpTable;
 use self::parts::Group;
 use self::sock::Sock;
+use self::timers::TimerTable;
 use super::context::Weak;
 use super::event::RawEvent;
 use super::queue::QueueCore;
@@ -125,7 +127,7 @@ pub(crate) struct Engine {
     groups: HashMap<OpId, Group>,
     /// Ordinary kernel sockets.
     plain: Plain,
-    timers: BTreeSet<(Time, u32)>,
+    timers: TimerTable,
     sweeps: attend::Sweeps,
     dirty: Vec<u32>,
     lazy: Vec<u32>,
@@ -186,7 +188,7 @@ impl Engine {
             ops: OpTable::default(),
             groups: HashMap::new(),
             plain,
-            timers: BTreeSet::new(),
+            timers: TimerTable::default(),
             sweeps: attend::Sweeps::default(),
             dirty: Vec::new(),
             lazy: Vec::new(),

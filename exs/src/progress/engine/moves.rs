@@ -11,7 +11,7 @@ impl Engine {
     /// or a poll or a timer refers to it here.
     pub(in crate::progress) fn take_fresh(&mut self, id: SockId) -> Option<Moving> {
         let s = self.sock_ref(id)?;
-        let may_go = s.state == State::Fresh && s.polls.is_empty() && s.timer.is_none();
+        let may_go = s.state == State::Fresh && s.polls.is_empty() && !s.timer.is_set();
         may_go.then(|| Moving(self.socks.remove(id.index as usize)))
     }
 

@@ -15,6 +15,7 @@ use super::eager::Burst;
 use super::onesided::ExportId;
 use super::ops::TempMrs;
 use super::slots;
+use super::timers::Timer;
 use super::watch::Watched;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
@@ -126,8 +127,7 @@ pub(super) struct Sock {
     pub(super) attended: AttendedBy,
     /// It is on the list of sockets that the engine must serve.
     pub(super) dirty: bool,
-    /// Its deadline in the table of timers. None: it has none.
-    pub(super) timer: Option<Time>,
+    pub(super) timer: Timer,
 }
 
 impl Sock {
@@ -158,7 +158,7 @@ impl Sock {
             burst: Burst::default(),
             attended: AttendedBy::default(),
             dirty: false,
-            timer: None,
+            timer: Timer::default(),
         }
     }
 
@@ -202,6 +202,14 @@ impl Sock {
     pub(super) fn is_untaken(&self) -> bool {
         let waits = self.taken.as_ref().map_or(!self.held, |t| !t.load(Ordering::Relaxed));
         matches!(self.state, State::Accepting { .. }) || (self.state == State::Open && waits)
+    }
+
+    /// The time at which the engine must look after the socket, though nothing has happened to it.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let session = self.session.as_ref().and_then(|s| s.next_timeout());
+        let exports = self.exports.values().filter(|e| e.open).filter_map(|e| e.expires).min();
+        let accepts = self.accepts.as_ref().and_then(|a| a.next_timeout());
+        session.into_iter().chain(exports).chain(accepts).min()
     }
 
     /// What `poll` would report.
