@@ -140,7 +140,7 @@ impl Socket {
             SocketType::SeqPacket => SocketKind::SeqPacket,
         };
         let shared = Shared { options: Mutex::new(Some(options.clone())) };
-        let id = context.call(|e, _| e.new_socket(kind, options));
+        let id = context.call(|e, _| e.sockets.open(kind, options));
         let handle = Arc::new(SocketHandle::new(Arc::clone(context), id));
         Ok(Socket { handle, inner: Arc::new(shared) })
     }
@@ -218,7 +218,7 @@ impl Socket {
         let mut cached = self.inner.options.lock().unwrap_or_else(PoisonError::into_inner);
         cached
             .get_or_insert_with(|| {
-                self.handle.call(|e, id, _| e.options_of(id)).unwrap_or_default()
+                self.handle.call(|e, id, _| e.sockets.options_of(id)).unwrap_or_default()
             })
             .clone()
     }
@@ -229,7 +229,7 @@ impl Socket {
     /// # Errors
     /// [`Error::State`] if the socket is closed.
     pub fn set_options(&self, options: &Options) -> Result<(), Error> {
-        self.handle.call(|e, id, _| e.set_options(id, options.clone()))?;
+        self.handle.call(|e, id, _| e.sockets.set_options(id, options.clone()))?;
         *self.inner.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Socket {
     /// and [`Error::Bind`] with the kernel's reason: EADDRINUSE, EADDRNOTAVAIL, EACCES. For a socket
     /// that insists on RDMA devices, `listen` and `connect` report these instead.
     pub fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
-        self.handle.call(|e, id, _| e.bind(id, addr))
+        self.handle.call(|e, id, _| e.sockets.bind(id, addr))
     }
 
     /// Makes it a listener. Up to `backlog` connections are established before the program accepts
@@ -254,7 +254,7 @@ impl Socket {
     }
 
     fn addrs(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), Error> {
-        self.handle.call(|e, id, _| e.addrs(id)).ok_or_else(|| not_connected("address"))
+        self.handle.call(|e, id, _| e.sockets.addrs(id)).ok_or_else(|| not_connected("address"))
     }
 
     /// Our address.
@@ -276,7 +276,7 @@ impl Socket {
     /// The device that it is connected by, and the reason for the choice; `None` before it is
     /// connected.
     pub fn transport(&self) -> Option<Route> {
-        self.handle.call(|e, id, _| e.route_of(id))
+        self.handle.call(|e, id, _| e.sockets.route_of(id))
     }
 
     /// Books a place in the queue and posts; gives the place back if refused.
@@ -300,12 +300,12 @@ impl Socket {
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn readiness(&self) -> Readiness {
-        self.handle.call(|e, id, _| e.readiness_of(id))
+        self.handle.call(|e, id, _| e.sockets.readiness_of(id))
     }
 
     /// Why its connection has broken, as errno.
     pub(super) fn failure(&self) -> Option<i32> {
-        self.handle.call(|e, id, _| e.failure_of(id))
+        self.handle.call(|e, id, _| e.sockets.failure_of(id))
     }
 
     /// Shows its state by `watch`.
@@ -315,7 +315,7 @@ impl Socket {
 
     /// The state that the watch shows.
     pub(super) fn standing(&self) -> Standing {
-        self.handle.look(|e, id| e.standing_of(id))
+        self.handle.look(|e, id| e.sockets.standing_of(id))
     }
 
     /// A call has found nothing, and does not wait.
@@ -325,12 +325,12 @@ impl Socket {
 
     /// True if it takes connections.
     pub fn is_listening(&self) -> bool {
-        self.handle.call(|e, id, _| e.is_listening(id))
+        self.handle.call(|e, id, _| e.sockets.is_listening(id))
     }
 
     /// What the connection counted so far.
     pub fn counters(&self) -> Counters {
-        let counted = self.handle.call(|e, id, _| e.counters_of(id));
+        let counted = self.handle.call(|e, id, _| e.sockets.counters_of(id));
         Counters::of_socket(&counted.unwrap_or_default())
     }
 

@@ -102,7 +102,9 @@ impl SocketHandle {
     pub(crate) fn shard(&self) -> Shard {
         match self.home.get() {
             Some(home) => home.context.shard(),
-            None if self.look(|engine, id| engine.is_listening(id)) => self.made.context.shard(),
+            None if self.look(|engine, id| engine.sockets.is_listening(id)) => {
+                self.made.context.shard()
+            }
             None => shards::of_thread(),
         }
     }
@@ -172,12 +174,13 @@ impl SocketHandle {
         let _one = there.is_some().then(|| MOVES.lock());
         self.made.context.look(|engine| {
             self.home.get_or_init(|| {
-                let moved = there.and_then(|there| Some((there, engine.take_fresh(self.made.id)?)));
+                let moved =
+                    there.and_then(|there| Some((there, engine.sockets.take_fresh(self.made.id)?)));
                 match moved {
                     None => self.made.clone(),
                     Some((there, sock)) => Home {
                         context: Arc::clone(there),
-                        id: there.look(|engine| engine.put_fresh(sock)),
+                        id: there.look(|engine| engine.sockets.put_fresh(sock)),
                     },
                 }
             });

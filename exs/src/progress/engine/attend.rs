@@ -74,20 +74,20 @@ impl Engine {
     /// The number of threads that attend connections.
     #[cfg(any(test, feature = "internals"))]
     pub(in crate::progress) fn attending_threads(&self) -> usize {
-        let attended = self.socks.iter().map(|(_, s)| &s.attended.by);
+        let attended = self.sockets.iter().map(|(_, s)| &s.attended.by);
         attended.filter(|by| matches!(by, Attendance::Thread { .. })).count()
     }
 
     /// True if a thread has attended the connection, and has left it a moment ago.
     pub(in crate::progress) fn was_attended(&self, id: SockId) -> bool {
-        self.sock_ref(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left(_)))
+        self.sockets.get(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left(_)))
     }
 
     /// The thread of `waiter` is about to wait for an operation of this connection: it attends the
     /// connection from now on. False if it cannot: another thread attends the connection, or the
     /// device has nothing that a thread could wait for.
     pub(in crate::progress) fn attend(&mut self, id: SockId, waiter: &Arc<Waiter>) -> bool {
-        let Ok(s) = self.sock(id) else { return false };
+        let Ok(s) = self.sockets.find(id) else { return false };
         let (State::Open, Some(qp), device) = (&s.state, s.qp, s.place.device) else {
             return false;
         };
@@ -100,7 +100,7 @@ impl Engine {
                 taken
             }
         };
-        if taken && let Ok(s) = self.sock(id) {
+        if taken && let Ok(s) = self.sockets.find(id) {
             s.attended.by = Attendance::Thread { waiter: Arc::clone(waiter), for_room: false };
         }
         taken
@@ -109,10 +109,11 @@ impl Engine {
     /// Announces that the thread which attends the connection sleeps. Returns what the thread must
     /// wait for. None: the thread cannot attend the connection any more.
     pub(in crate::progress) fn sleep_attended(&mut self, id: SockId) -> Option<AttendedWait> {
-        let s = self.sock(id).ok()?;
+        let s = self.sockets.find(id).ok()?;
         let (qp, device) = (s.qp?, s.place.device);
         let waits = self.peek_attended(id)? == Attended::Idle { for_room: true };
-        let Attendance::Thread { for_room, .. } = &mut self.sock(id).ok()?.attended.by else {
+        let Attendance::Thread { for_room, .. } = &mut self.sockets.find(id).ok()?.attended.by
+        else {
             return None;
         };
         *for_room = waits;
@@ -121,7 +122,7 @@ impl Engine {
 
     /// Looks, without a system call, at what the thread that attends the connection would find.
     pub(in crate::progress) fn peek_attended(&mut self, id: SockId) -> Option<Attended> {
-        let s = self.sock(id).ok()?;
+        let s = self.sockets.find(id).ok()?;
         let (qp, device) = (s.qp?, s.place.device);
         self.devices[device].rnic.peek_attended(qp)
     }
@@ -129,7 +130,7 @@ impl Engine {
     /// The thread that attends the connection has found it ready, or may have: takes the messages
     /// and completions that came.
     pub(in crate::progress) fn run_attended(&mut self, id: SockId, ready: Ready, now: Time) {
-        if let Ok(s) = self.sock(id)
+        if let Ok(s) = self.sockets.find(id)
             && let (Some(qp), device) = (s.qp, s.place.device)
         {
             self.devices[device].rnic.wake_attended(qp, ready);
@@ -141,10 +142,12 @@ impl Engine {
     /// Another thread has worked on a connection. Wakes the thread that attends the connection if
     /// that thread must wait for room from now on.
     pub(super) fn check_attended(&mut self, index: u32) {
-        let by = &self.socks[index as usize].attended.by;
+        let by = &self.sockets[index].attended.by;
         if let Attendance::Thread { waiter, for_room: false } = by {
             let waiter = Arc::clone(waiter);
-            if self.peek_attended(self.id(index)) != Some(Attended::Idle { for_room: false }) {
+            if self.peek_attended(self.sockets.id(index))
+                != Some(Attended::Idle { for_room: false })
+            {
                 self.wake.push(waiter);
             }
         }
@@ -153,7 +156,7 @@ impl Engine {
     /// The thread that attended the connection returns to the program. `shows`: the program polls
     /// the socket's descriptor, so its changes must be shown.
     pub(in crate::progress) fn leave_attended(&mut self, id: SockId, shows: bool, now: Time) {
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         if !matches!(s.attended.by, Attendance::Thread { .. }) {
             return;
         }
@@ -188,7 +191,7 @@ impl Engine {
     /// stays on the list for the next sweep.
     #[cold]
     pub(in crate::progress) fn unattend(&mut self, id: SockId) {
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         if matches!(s.attended.by, Attendance::Reactor) {
             return;
         }
@@ -196,7 +199,7 @@ impl Engine {
         let returned = qp.is_none_or(|qp| self.devices[device].rnic.unattend(qp));
         if returned {
             self.sweeps.out -= 1;
-            if let Ok(s) = self.sock(id) {
+            if let Ok(s) = self.sockets.find(id) {
                 s.attended.by = Attendance::Reactor;
             }
         } else {
@@ -208,7 +211,7 @@ impl Engine {
     /// a sweep at this time, or an earlier one, returns it.
     fn list_for_sweep(&mut self, id: SockId, at: Time) {
         let left = Attendance::Left(self.sweeps.number);
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         s.attended.by = left;
         if !std::mem::replace(&mut s.attended.listed, true) {
             self.sweeps.left.push(id);
@@ -232,14 +235,14 @@ impl Engine {
         self.sweeps.number += 1;
         let mut left = std::mem::take(&mut self.sweeps.left);
         left.retain(|id| {
-            if let Ok(s) = self.sock(*id)
+            if let Ok(s) = self.sockets.find(*id)
                 && let Attendance::Left(since) = s.attended.by
                 && since < number
             {
                 self.unattend(*id);
             }
             let stays = self.was_attended(*id);
-            if let Ok(s) = self.sock(*id) {
+            if let Ok(s) = self.sockets.find(*id) {
                 s.attended.listed = stays;
             }
             stays

@@ -123,7 +123,7 @@ impl Engine {
     /// the number of operations, and the number of bytes for which the caller must ring the
     /// doorbell.
     fn send_next_eager<P: Posting>(&mut self, id: SockId, batch: &[P]) -> Option<(usize, usize)> {
-        let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
+        let s = self.sockets.get_mut(id)?;
         let (State::Open, Some(session), Some(qp)) = (&s.state, s.session.as_mut(), s.qp) else {
             return None;
         };

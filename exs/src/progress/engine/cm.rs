@@ -6,20 +6,19 @@ use std::sync::Arc;
 use super::accepts::{AcceptOp, Arrival, Parent, Request};
 use super::domain::Place;
 use super::post::Ticket;
-use super::sock::{Sock, State};
+use super::sock::State;
 use super::spread::Parcel;
 use super::startups::StartupId;
 use super::{Engine, Error, SockId};
 use crate::progress::event::{Bufs, EventKind, Guest};
 use crate::progress::handle::{Claim, SocketHandle};
-use crate::progress::options::{Options, Transport};
+use crate::progress::options::Options;
 use crate::progress::route::Route;
 use crate::progress::shards::Shard;
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, Listener, Qp, RnicError, RnicEvent,
 };
 use crate::session::Session;
-use crate::sys;
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
 
@@ -28,38 +27,6 @@ use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
 const PATIENCE: usize = 1024;
 
 impl Engine {
-    pub(crate) fn bind(&mut self, id: SockId, addr: SocketAddr) -> Result<(), Error> {
-        let s = self.fresh(id, "bind")?;
-        if s.bound.is_some() {
-            return Err(Error::invalid("the socket is bound already"));
-        }
-        s.bound = Some(addr);
-        // RDMA devices have a port space of their own, so there is no TCP port to claim for them.
-        if s.opts.transport != Transport::Verbs {
-            let claimed = sys::claim_port(&addr, s.opts.v6_only);
-            let (port, bound) = claimed.map_err(|e| {
-                s.bound = None;
-                Error::Bind { addr, cause: RnicError::os("bind", &e) }
-            })?;
-            s.asked = Some(addr);
-            (s.bound, s.port) = (Some(bound), Some(port));
-        }
-        Ok(())
-    }
-
-    pub(super) fn fresh(&mut self, id: SockId, call: &'static str) -> Result<&mut Sock, Error> {
-        let s = self.sock(id)?;
-        let errno = match (&s.state, call) {
-            (State::Fresh, _) => return Ok(s),
-            (State::Closed, _) => libc::EBADF,
-            // bind(2) and listen(2) have a single error for every socket that is not new.
-            (_, "bind" | "listen") => libc::EINVAL,
-            (State::Connecting { .. }, _) => libc::EALREADY,
-            _ => libc::EISCONN,
-        };
-        Err(Error::State { call, need: "is new", is: s.state.describe(), errno })
-    }
-
     /// Posts an accept. Its connection will live in the shard `home`.
     pub(crate) fn accept(
         &mut self,
@@ -68,7 +35,7 @@ impl Engine {
         home: Shard,
         now: Time,
     ) -> Result<(), Error> {
-        let s = self.sock(id)?;
+        let s = self.sockets.find(id)?;
         let Some(accepts) = s.accepts.as_ref().filter(|_| s.state == State::Listening) else {
             let is = s.state.describe();
             let errno = libc::EINVAL;
@@ -79,7 +46,7 @@ impl Engine {
             return Err(Error::NoDevice { why });
         }
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
-        if let Some(a) = &mut self.sock(id)?.accepts {
+        if let Some(a) = &mut self.sockets.find(id)?.accepts {
             a.post(AcceptOp { op, home });
         }
         self.match_accepts(id.index, now);
@@ -90,7 +57,7 @@ impl Engine {
     pub(super) fn match_accepts(&mut self, index: u32, now: Time) {
         loop {
             let here = self.shard;
-            let Some(a) = &mut self.socks[index as usize].accepts else { return };
+            let Some(a) = &mut self.sockets[index].accepts else { return };
             let Some((op, arrival)) = a.next_pair(here) else { break };
             let accepted = match arrival {
                 Arrival::Here(child) => self.hand_out(child),
@@ -103,29 +70,24 @@ impl Engine {
         }
         // The backlog may have room now for requests that wait.
         loop {
-            let Some(a) = &mut self.socks[index as usize].accepts else { return };
+            let Some(a) = &mut self.sockets[index].accepts else { return };
             if !a.has_room() {
                 break;
             }
             let Some((device, r)) = a.waiting.pop_front() else { break };
             self.take_request(device, index, r, now);
         }
-        self.mark(index);
+        self.sockets.mark(index);
     }
 
     /// The program's handle to an established connection, and the peer's address.
     pub(super) fn hand_out(&mut self, child: SockId) -> Option<(SocketHandle, SocketAddr)> {
         let context = self.me.upgrade()?;
-        let s = self.sock(child).ok()?;
+        let s = self.sockets.find(child).ok()?;
         let (_, peer) = s.addrs?;
         let taken = Claim::default();
         (s.held, s.taken) = (true, Some(Arc::clone(&taken)));
         Some((SocketHandle::accepted(context, child, taken), peer))
-    }
-
-    pub(crate) fn addrs(&self, id: SockId) -> Option<(Option<SocketAddr>, Option<SocketAddr>)> {
-        let s = self.sock_ref(id)?;
-        Some((s.addrs.map(|a| a.0).or(s.bound), s.addrs.map(|a| a.1)))
     }
 
     // ---- events of the RNICs ---------------------------------------------------
@@ -146,12 +108,12 @@ impl Engine {
                 self.handle_established(device, qp, &private_data, ord, now);
             }
             CmEvent::Rejected { qp, private_data } => {
-                if let Some((id, addr)) = self.connecting(device, qp) {
+                if let Some((id, addr)) = self.sockets.connecting(device, qp) {
                     self.attempt_refused(id, addr, Session::refusal(&private_data), now);
                 }
             }
             CmEvent::ConnectFailed { qp, error } => {
-                if let Some((id, _)) = self.connecting(device, qp) {
+                if let Some((id, _)) = self.sockets.connecting(device, qp) {
                     self.attempt_failed(id, error, now);
                 } else {
                     self.handle_disconnected(device, qp, DisconnectCause::Aborted, now);
@@ -169,11 +131,11 @@ impl Engine {
     }
 
     fn handle_request(&mut self, device: usize, listener: Listener, r: Request, now: Time) {
-        let Some(&parent) = self.by_listener.get(&(device, listener)) else {
+        let Some(parent) = self.sockets.of_listener(device, listener) else {
             let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
             return self.reject(device, r.req, &closed.emit(), now);
         };
-        let Some(a) = &mut self.socks[parent as usize].accepts else { return };
+        let Some(a) = &mut self.sockets[parent].accepts else { return };
         if a.has_room() {
             self.take_request(device, parent, r, now);
         } else if a.waiting.len() < a.backlog + PATIENCE {
@@ -181,7 +143,7 @@ impl Engine {
             self.make_room(parent, now);
             // Marks the listener, which sets its timer. If no other event comes, the timer ends
             // start-ups that are overdue by then.
-            self.mark(parent);
+            self.sockets.mark(parent);
         } else {
             let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
             self.reject(device, r.req, &full.emit(), now);
@@ -190,16 +152,16 @@ impl Engine {
 
     fn take_request(&mut self, device: usize, parent: u32, r: Request, now: Time) {
         let Some(r) = self.spread_request(device, parent, r, now) else { return };
-        let p = &self.socks[parent as usize];
+        let p = &self.sockets[parent];
         let (kind, opts) = (p.kind, p.opts.clone());
         // The connection joins the domain that its listener joined. The listener's options may have
         // changed since.
         let on = p.accepts.as_ref().map_or(&[][..], |a| &a.on);
         let domain = on.iter().find(|(place, _)| place.device == device);
         let place = domain.map_or(Place { device, domain: u32::MAX }, |(place, _)| *place);
-        let listener = self.id(parent);
+        let listener = self.sockets.id(parent);
         if let Some(child) = self.begin_child(place, Parent::Here(listener), (kind, opts), &r, now)
-            && let Some(a) = &mut self.socks[parent as usize].accepts
+            && let Some(a) = &mut self.sockets[parent].accepts
         {
             a.starting.begin(StartupId::Here(child), now);
         }
@@ -215,27 +177,27 @@ impl Engine {
         now: Time,
     ) -> Option<SockId> {
         let device = place.device;
-        let child = self.new_socket(kind, opts);
+        let child = self.sockets.open(kind, opts);
         let caps = self.devices[device].rnic.caps();
-        let cfg = self.socks[child.index as usize].session_config(caps);
+        let cfg = self.sockets[child.index].session_config(caps);
         let (session, reply) = match Session::responder(cfg, &r.private_data) {
             Ok(both) => both,
             Err(refusal) => {
                 crate::trace::debug!("{} refused: {}", r.peer, refusal.error);
-                self.socks.remove(child.index as usize);
+                self.sockets.remove(child.index);
                 self.reject(device, r.req, &refusal.private_data, now);
                 return None;
             }
         };
         match self.start_child(place, r, &reply, child, now) {
             Ok(qp) => {
-                self.by_qp.insert((device, qp), child.index);
+                self.sockets.add_qp(device, qp, child.index);
                 let d = &self.devices[device];
                 let (transport, name) = (d.transport, d.name().to_owned());
                 let reason = "the peer came by it".to_owned();
                 let route = Route { transport, device: name, reason };
                 crate::trace::info!("{} connects by {route}", r.peer);
-                let s = &mut self.socks[child.index as usize];
+                let s = &mut self.sockets[child.index];
                 s.state = State::Accepting { parent, warned: false };
                 s.addrs = Some((r.local, r.peer));
                 s.route = Some(Box::new(route));
@@ -246,7 +208,7 @@ impl Engine {
             }
             Err(e) => {
                 crate::trace::warn!("cannot take the connection of {}: {e}", r.peer);
-                self.socks.remove(child.index as usize);
+                self.sockets.remove(child.index);
                 let busy = Refusal { code: RefusalCode::Busy, versions: VERSIONS };
                 self.reject(device, r.req, &busy.emit(), now);
                 None
@@ -262,7 +224,7 @@ impl Engine {
         child: SockId,
         now: Time,
     ) -> Result<Qp, RnicError> {
-        let opts = &self.socks[child.index as usize].opts;
+        let opts = &self.sockets[child.index].opts;
         let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
         let d = &mut self.devices[place.device];
         let qp = d.create_qp(place.domain, child.index)?;
@@ -288,10 +250,10 @@ impl Engine {
         ord: u32,
         now: Time,
     ) {
-        let Some(&index) = self.by_qp.get(&(device, qp)) else { return };
-        let id = self.id(index);
+        let Some(index) = self.sockets.of_qp(device, qp) else { return };
+        let id = self.sockets.id(index);
         let addrs = self.devices[device].rnic.addrs(qp).ok();
-        let s = &mut self.socks[index as usize];
+        let s = &mut self.sockets[index];
         s.addrs = addrs.or(s.addrs);
         let same = addrs.is_some_and(|(local, peer)| local.ip() == peer.ip());
         let near = same || self.devices[device].rnic.caps().within_host;
@@ -313,7 +275,7 @@ impl Engine {
             }
             _ => {}
         }
-        self.mark(index);
+        self.sockets.mark(index);
     }
 
     fn child_ready(&mut self, parent: Parent, child: SockId, now: Time) {
@@ -341,7 +303,7 @@ impl Engine {
         arrival: Arrival,
         now: Time,
     ) -> bool {
-        let Some(a) = self.sock(listener).ok().and_then(|p| p.accepts.as_mut()) else {
+        let Some(a) = self.sockets.find(listener).ok().and_then(|p| p.accepts.as_mut()) else {
             return false;
         };
         a.starting.end(startup);
@@ -355,7 +317,7 @@ impl Engine {
 
     /// A start-up has failed. Its place in the backlog goes to a peer that waits.
     pub(super) fn startup_failed(&mut self, listener: SockId, startup: StartupId, now: Time) {
-        if let Ok(p) = self.sock(listener)
+        if let Ok(p) = self.sockets.find(listener)
             && let Some(a) = &mut p.accepts
         {
             a.starting.end(startup);
@@ -364,12 +326,12 @@ impl Engine {
     }
 
     fn handle_disconnected(&mut self, device: usize, qp: Qp, cause: DisconnectCause, now: Time) {
-        let Some(&index) = self.by_qp.get(&(device, qp)) else { return };
-        let s = &mut self.socks[index as usize];
+        let Some(index) = self.sockets.of_qp(device, qp) else { return };
+        let s = &mut self.sockets[index];
         match s.state.clone() {
             State::Accepting { parent, .. } => {
-                let child = self.id(index);
-                self.socks[index as usize].state = State::Closed;
+                let child = self.sockets.id(index);
+                self.sockets[index].state = State::Closed;
                 self.drop_session(index);
                 match parent {
                     Parent::Here(listener) => {
@@ -386,7 +348,7 @@ impl Engine {
                     _ => libc::ECONNRESET,
                 };
                 let source = RnicError::Os { call: "connect", errno };
-                self.attempt_failed(self.id(index), source, now);
+                self.attempt_failed(self.sockets.id(index), source, now);
             }
             _ => {
                 if let Some(session) = s.session.as_mut() {
@@ -394,6 +356,6 @@ impl Engine {
                 }
             }
         }
-        self.mark(index);
+        self.sockets.mark(index);
     }
 }

@@ -153,7 +153,7 @@ impl Engine {
         addr: SocketAddr,
         now: Time,
     ) -> Result<(), Error> {
-        let s = self.fresh(id, "connect")?;
+        let s = self.sockets.fresh(id, "connect")?;
         let (opts, bind) = (s.opts.clone(), s.bound);
         let addr = destination(addr, bind);
         let (left, passed, failed) = (VecDeque::new(), Vec::new(), Vec::new());
@@ -182,26 +182,26 @@ impl Engine {
             }
         }
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
-        let s = self.sock(id)?;
+        let s = self.sockets.find(id)?;
         s.port = None;
         (s.state, s.refused) = (State::Connecting { op, addr }, false);
         s.dial = Some(Box::new(dial));
         if let Err(e) = self.next_attempt(id, now) {
             // The error is known at once: the caller gets it, and no event follows.
             self.ops.remove(op);
-            if let Ok(s) = self.sock(id) {
+            if let Ok(s) = self.sockets.find(id) {
                 (s.state, s.dial) = (State::Fresh, None);
             }
             return Err(e);
         }
-        self.mark(id.index);
+        self.sockets.mark(id.index);
         Ok(())
     }
 
     /// Begins the next attempt of a connect. An error if no attempt is left.
     fn next_attempt(&mut self, id: SockId, now: Time) -> Result<(), Error> {
         loop {
-            let s = self.sock(id)?;
+            let s = self.sockets.find(id)?;
             let Some(mut dial) = s.dial.take() else {
                 return Err(Error::invalid("the socket is not connecting"));
             };
@@ -218,15 +218,15 @@ impl Engine {
             };
             let (addr, by) = (dial.addr, self.devices[device].transport);
             let reason = dial.reason(by, pinned);
-            self.sock(id)?.dial = Some(dial);
+            self.sockets.find(id)?.dial = Some(dial);
             match self.attempt(id, device, addr, timeout, now) {
                 Ok((qp, place, session)) => {
                     let d = &self.devices[device];
                     let (transport, name) = (d.transport, d.name().to_owned());
                     let route = Route { transport, device: name, reason };
                     crate::trace::info!("connecting to {addr} by {route}: {}", route.reason);
-                    self.by_qp.insert((device, qp), id.index);
-                    let s = self.sock(id)?;
+                    self.sockets.add_qp(device, qp, id.index);
+                    let s = self.sockets.find(id)?;
                     (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
                     s.route = Some(Box::new(route));
                     return Ok(());
@@ -246,7 +246,7 @@ impl Engine {
         now: Time,
     ) -> Result<(Qp, Place, Session), RnicError> {
         let d = &mut self.devices[device];
-        let s = &self.socks[id.index as usize];
+        let s = &self.sockets[id.index];
         let session = Session::initiator(s.session_config(d.rnic.caps()));
         let domain = d.enter(s.opts.trust_group.as_deref())?;
         let made = d.create_qp(domain, id.index);
@@ -275,7 +275,7 @@ impl Engine {
     fn note_failure(&mut self, id: SockId, device: usize, cause: RnicError) {
         let name = self.devices[device].name().to_owned();
         crate::trace::info!("not connected by {name}: {cause}");
-        if let Some(dial) = self.sock(id).ok().and_then(|s| s.dial.as_mut()) {
+        if let Some(dial) = self.sockets.find(id).ok().and_then(|s| s.dial.as_mut()) {
             let (addr, before) = (dial.addr, String::new());
             dial.note(name, Error::Connect { addr, cause, before });
         }
@@ -283,7 +283,7 @@ impl Engine {
 
     /// An attempt has failed: begins the next, or ends the connect.
     pub(super) fn attempt_failed(&mut self, id: SockId, source: RnicError, now: Time) {
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         let device = s.place.device;
         let addr = s.dial.as_ref().map(|d| d.addr);
         // The cache is for RDMA devices alone. Within a host a single process is silent, not an
@@ -316,17 +316,17 @@ impl Engine {
     ) {
         let silent = source == SessionError::RefusedSilently;
         let error = Error::Refused { addr, cause: source };
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         let device = s.place.device;
         self.silences.forget(device, addr.ip());
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         let more = s.dial.as_ref().is_some_and(|d| !d.left.is_empty());
         if !silent || !more {
             return self.connect_failed(id, error);
         }
         self.drop_session(id.index);
         let name = self.devices[device].name().to_owned();
-        if let Some(dial) = self.sock(id).ok().and_then(|s| s.dial.as_mut()) {
+        if let Some(dial) = self.sockets.find(id).ok().and_then(|s| s.dial.as_mut()) {
             dial.note(name, error);
         }
         self.go_on(id, now);
@@ -336,12 +336,12 @@ impl Engine {
         if let Err(e) = self.next_attempt(id, now) {
             self.connect_failed(id, e);
         }
-        self.mark(id.index);
+        self.sockets.mark(id.index);
     }
 
     /// A connect has failed: the socket is as before it.
     pub(super) fn connect_failed(&mut self, id: SockId, error: Error) {
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         let State::Connecting { op, .. } = s.state else { return };
         (s.state, s.refused) = (State::Fresh, true);
         (s.dial, s.route) = (None, None);
@@ -353,31 +353,16 @@ impl Engine {
         for (poll, _) in polls {
             self.complete_poll(poll, ready);
         }
-        self.mark(id.index);
-    }
-
-    /// The socket of a queue pair that is connecting.
-    pub(super) fn connecting(&self, device: usize, qp: Qp) -> Option<(SockId, SocketAddr)> {
-        let index = *self.by_qp.get(&(device, qp))?;
-        match self.socks[index as usize].state {
-            State::Connecting { addr, .. } => Some((self.id(index), addr)),
-            _ => None,
-        }
+        self.sockets.mark(id.index);
     }
 
     /// The connection is established: completes the connect.
     pub(super) fn connected(&mut self, index: u32, op: OpId) {
-        let s: &mut Sock = &mut self.socks[index as usize];
+        let s: &mut Sock = &mut self.sockets[index];
         s.state = State::Open;
         if let Some(dial) = s.dial.take() {
             self.silences.forget(s.place.device, dial.addr.ip());
         }
         self.complete(op, Ok(()));
-    }
-
-    /// The device by which a socket is connected. None: the socket is not connected.
-    pub(crate) fn route_of(&self, id: SockId) -> Option<Route> {
-        let s = self.sock_ref(id)?;
-        s.route.as_deref().filter(|_| s.addrs.is_some()).cloned()
     }
 }

@@ -98,7 +98,7 @@ impl Engine {
             Bufs::None => return Err(bufs),
         };
         let len = payload.len();
-        let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
+        let s = self.sockets.get_mut(id);
         let sent = match s {
             Some(s) if s.state == State::Open && len > 0 => match (s.session.as_mut(), s.qp) {
                 (Some(session), Some(qp)) => {
@@ -126,13 +126,13 @@ impl Engine {
     /// A message has taken the eager path, except for the doorbell. Rings the doorbell, or leaves
     /// it to the next leader.
     pub(super) fn ring_for(&mut self, index: u32, len: usize, now: Time) {
-        let s = &mut self.socks[index as usize];
+        let s = &mut self.sockets[index];
         if !s.burst.grow(len, now) || !self.may_share {
             if let Some(qp) = s.qp {
                 self.devices[s.place.device].rnic.flush(qp, now);
             }
-        } else if !std::mem::replace(&mut s.lazy, true) {
-            self.lazy.push(index);
+        } else {
+            self.sockets.ring_later(index);
         }
     }
 
@@ -145,7 +145,7 @@ impl Engine {
 
     /// Notes a send that takes the general path.
     pub(super) fn note_send(&mut self, id: SockId, len: usize, now: Time) {
-        if let Some(s) = self.socks.get_mut(id.index as usize)
+        if let Some(s) = self.sockets.at(id.index)
             && self.devices[s.place.device].rnic.caps().doorbell_calls
         {
             self.share = s.burst.grow(len, now);
@@ -159,7 +159,7 @@ impl Engine {
 
     /// True, once, if the call under way has taken the eager path and has left nothing to settle.
     pub(in crate::progress) fn has_passed(&mut self) -> bool {
-        std::mem::take(&mut self.passed) && self.dirty.is_empty()
+        std::mem::take(&mut self.passed) && !self.sockets.has_marked()
     }
 
     /// Takes small messages straight out of the devices.
@@ -240,7 +240,7 @@ impl Engine {
 
     /// Settles the sockets that skimmed messages have marked, and rings doorbells.
     pub(in crate::progress) fn settle_rest(&mut self, now: Time) {
-        if !self.dirty.is_empty() {
+        if self.sockets.has_marked() {
             self.settle(now, false);
             self.ring_doorbells(now);
         }
@@ -250,7 +250,7 @@ impl Engine {
     #[inline]
     fn message_came(&mut self, device: usize, taken: &EagerRecv, now: Time) -> bool {
         let index = taken.context;
-        let owner = self.socks.get_mut(index as usize);
+        let owner = self.sockets.at(index);
         // A queue pair ends before its socket does. Data of another socket's queue pair must not
         // come here.
         let owner = owner.filter(|s| s.qp == Some(taken.qp) && s.place.device == device);
@@ -284,19 +284,17 @@ impl Engine {
     /// are all; else the socket is marked for `settle`.
     #[inline(always)]
     pub(super) fn look_after(&mut self, index: u32, after: After, now: Time) {
-        let s = &self.socks[index as usize];
+        let s = &self.sockets[index];
         if !s.polls.is_empty() || after == After::NeedsDrive {
-            return self.mark(index);
+            return self.sockets.mark(index);
         }
-        while let Some(done) =
-            self.socks[index as usize].session.as_mut().and_then(|s| s.poll_done())
-        {
+        while let Some(done) = self.sockets[index].session.as_mut().and_then(|s| s.poll_done()) {
             self.finish(done, now);
         }
         self.check_watch(index);
         // Data that moved may have started the ring's idle time again. A message brings no other
         // deadline nearer.
-        if !self.socks[index as usize].timer.is_set() {
+        if !self.sockets[index].timer.is_set() {
             self.set_timer(index);
         }
     }

@@ -1,6 +1,6 @@
 //! Sums of what connections counted.
 
-use super::{Engine, SockId};
+use super::Engine;
 use crate::session::Counters;
 
 macro_rules! sum {
@@ -42,23 +42,9 @@ pub(in crate::progress) fn add(sum: &mut Counters, one: &Counters) {
 }
 
 impl Engine {
-    /// The counters of a socket's connections.
-    pub(crate) fn counters_of(&self, id: SockId) -> Option<Counters> {
-        let s = self.sock_ref(id)?;
-        let mut sum = s.past;
-        if let Some(session) = &s.session {
-            add(&mut sum, session.counters());
-        }
-        Some(sum)
-    }
-
     /// The counters of all sockets, including those that are gone, and (events, runs).
     pub(crate) fn counters_of_all(&self) -> (Counters, u64, u64) {
-        let mut sum = self.counters.past;
-        for session in self.socks.iter().filter_map(|(_, s)| s.session.as_ref()) {
-            add(&mut sum, session.counters());
-        }
-        (sum, self.counters.events, self.counters.runs)
+        (self.sockets.counters(), self.counters.events, self.counters.runs)
     }
 
     /// The operations in flight.

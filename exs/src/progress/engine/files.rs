@@ -213,10 +213,8 @@ impl Engine {
     pub(super) fn take_fetched(&mut self, device: usize, came: FetchDone<Qp>) {
         let qp = came.0;
         let Some(d) = self.devices.get_mut(device) else { return };
-        if d.staging.arrived(came)
-            && let Some(&index) = self.by_qp.get(&(device, qp))
-        {
-            self.mark(index);
+        if d.staging.arrived(came) {
+            self.sockets.mark_qp(device, qp);
         }
     }
 
@@ -229,9 +227,7 @@ impl Engine {
                 return;
             }
             for qp in waiters {
-                if let Some(&index) = self.by_qp.get(&(device, qp)) {
-                    self.mark(index);
-                }
+                self.sockets.mark_qp(device, qp);
             }
         }
     }

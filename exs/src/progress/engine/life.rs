@@ -7,7 +7,7 @@ use super::domain::Place;
 use super::sock::State;
 use super::spread::Overdue;
 use super::timers::Timer;
-use super::{Engine, SockId, figures};
+use super::{Engine, SockId};
 use crate::rnic::Mr;
 use crate::time::Time;
 
@@ -19,7 +19,7 @@ impl Engine {
     // ---- timers --------------------------------------------------------------
 
     pub(super) fn set_timer(&mut self, index: u32) {
-        let s = &mut self.socks[index as usize];
+        let s = &mut self.sockets[index];
         let next = s.next_timeout();
         self.timers.set(index, &mut s.timer, next);
     }
@@ -31,7 +31,7 @@ impl Engine {
             self.reap(now);
         }
         while let Some(index) = self.timers.take_due(now) {
-            let s = &mut self.socks[index as usize];
+            let s = &mut self.sockets[index];
             s.timer = Timer::default();
             if let Some(session) = s.session.as_mut()
                 && session.next_timeout().is_some_and(|t| t <= now)
@@ -40,7 +40,7 @@ impl Engine {
             }
             self.expire_exports(index, now);
             self.make_room(index, now);
-            self.mark(index);
+            self.sockets.mark(index);
         }
     }
 
@@ -86,18 +86,18 @@ impl Engine {
     /// when no handle refers to it. A connection that broke keeps its session until the program
     /// closes it, since the session knows what later calls must return.
     pub(super) fn tear_down(&mut self, index: u32) {
-        let s = &self.socks[index as usize];
+        let s = &self.sockets[index];
         if s.state != State::Closed {
             return;
         }
         if s.session.as_ref().is_some_and(|x| x.is_finished()) {
             self.drop_session(index);
         }
-        let s = &self.socks[index as usize];
+        let s = &self.sockets[index];
         if s.held || s.session.is_some() || s.qp.is_some() {
             return;
         }
-        let mut gone = self.socks.remove(index as usize);
+        let mut gone = self.sockets.remove(index);
         self.timers.set(index, &mut gone.timer, None);
         self.forget_attended(&gone.attended);
         for (_, e) in gone.exports {
@@ -113,14 +113,13 @@ impl Engine {
         // Overdue start-ups need no care: all start-ups end below.
         self.collect_released(now);
         self.leaver = Some(thread);
-        let indices = self.socks.iter().filter_map(|(i, _)| u32::try_from(i).ok());
-        let ids: Vec<SockId> = indices.map(|i| self.id(i)).collect();
+        let ids: Vec<SockId> = self.sockets.iter().map(|(id, _)| id).collect();
         let mut patience = Duration::ZERO;
         for id in ids {
             // The leader looks after all connections.
             self.unattend(id);
             // A connection that waits to be accepted ends with its listener, so it may be gone.
-            let Ok(s) = self.sock(id) else { continue };
+            let Ok(s) = self.sockets.find(id) else { continue };
             patience = patience.max(s.opts.linger);
             // Neither call can fail: each socket exists, and is open where it is closed here.
             let _ = match s.state {
@@ -135,7 +134,7 @@ impl Engine {
 
     /// True if every connection has ended.
     pub(in crate::progress) fn has_left(&self) -> bool {
-        self.socks.iter().all(|(_, s)| s.session.is_none() || s.state != State::Closed)
+        self.sockets.iter().all(|(_, s)| s.session.is_none() || s.state != State::Closed)
     }
 
     /// The process has not ended: its threads go on, with closed sockets. The suppressed events go
@@ -151,20 +150,9 @@ impl Engine {
     }
 
     pub(super) fn drop_session(&mut self, index: u32) {
-        let s = &mut self.socks[index as usize];
-        if let Some(session) = s.session.take() {
-            figures::add(&mut s.past, session.counters());
-            figures::add(&mut self.counters.past, session.counters());
-        }
-        if let Some(qp) = s.qp.take() {
-            let Place { device, domain } = s.place;
-            self.by_qp.remove(&(device, qp));
+        if let Some((Place { device, domain }, qp)) = self.sockets.end_session(index) {
             self.devices[device].destroy_qp(domain, qp);
             self.wake_file_waiters(device);
-        }
-        for e in self.socks[index as usize].exports.values_mut() {
-            // The memory windows have ended with the queue pair.
-            e.open = false;
         }
     }
 }

@@ -59,12 +59,12 @@ struct Opened {
 impl Engine {
     pub(crate) fn listen(&mut self, id: SockId, backlog: u32) -> Result<(), Error> {
         let wanted = backlog.max(1) as usize;
-        if let Some(a) = &mut self.sock(id)?.accepts {
+        if let Some(a) = &mut self.sockets.find(id)?.accepts {
             // As listen(2) on a listener: it changes the backlog.
             a.backlog = wanted;
             return Ok(());
         }
-        let s = self.fresh(id, "listen")?;
+        let s = self.sockets.fresh(id, "listen")?;
         s.port = None;
         // If `bind` chose the port and a device has it taken, another port will do.
         let any_port = s.asked.is_some_and(|a| a.port() == 0);
@@ -93,9 +93,9 @@ impl Engine {
         };
         let (on, port) = opened.map_err(|cause| Error::Listen { addr, cause })?;
         for &(place, listener) in &on {
-            self.by_listener.insert((place.device, listener), id.index);
+            self.sockets.add_listener(place.device, listener, id.index);
         }
-        let s = self.sock(id)?;
+        let s = self.sockets.find(id)?;
         s.state = State::Listening;
         s.bound = Some(SocketAddr::new(addr.ip(), port)).map(|mut bound| {
             if let (SocketAddr::V6(b), SocketAddr::V6(a)) = (&mut bound, addr) {
@@ -227,12 +227,12 @@ impl Engine {
             errno: libc::EINVAL,
         });
         self.check_polls(id.index);
-        self.mark(id.index);
+        self.sockets.mark(id.index);
     }
 
     /// The listening side of `close`. Accepts that wait end with `why`.
     pub(super) fn end_listening(&mut self, id: SockId, now: Time, why: impl Fn() -> Error) {
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         if s.state != State::Listening {
             return;
         }
@@ -241,7 +241,7 @@ impl Engine {
         (s.state, s.bound, s.refused) = (State::Fresh, s.asked, true);
         // In reverse order: the names of shared memory before the TCP ports that they stand for.
         for (place, listener) in accepts.on.into_iter().rev() {
-            self.by_listener.remove(&(place.device, listener));
+            self.sockets.remove_listener(place.device, listener);
             self.end_listener(place, listener);
         }
         let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
@@ -261,18 +261,13 @@ impl Engine {
     /// A device is gone, and its listeners with it. A socket that listens on other devices goes on.
     /// The accepts of any other socket end with an error.
     pub(super) fn drop_listeners_on(&mut self, device: usize) {
-        let sockets: Vec<(Listener, u32)> = self
-            .by_listener
-            .extract_if(|(d, _), _| *d == device)
-            .map(|((_, listener), index)| (listener, index))
-            .collect();
-        for (listener, index) in sockets {
-            let Some(a) = &mut self.socks[index as usize].accepts else { continue };
+        for (listener, index) in self.sockets.take_listeners(device) {
+            let Some(a) = &mut self.sockets[index].accepts else { continue };
             let on = a.on.iter().position(|on| on.0.device == device && on.1 == listener);
             if let Some((place, listener)) = on.map(|i| a.on.swap_remove(i)) {
                 self.end_listener(place, listener);
             }
-            let Some(a) = &mut self.socks[index as usize].accepts else { continue };
+            let Some(a) = &mut self.sockets[index].accepts else { continue };
             a.waiting.retain(|(d, _)| *d != device);
             if a.on.is_empty() {
                 for accept in std::mem::take(&mut a.ops) {

@@ -106,7 +106,7 @@ impl Engine {
         buffer: &Buffer,
         now: Time,
     ) -> Result<(Prepared, Option<Key>), Error> {
-        let (place, qp) = match self.sock_ref(id).map(|s| (s.place, s.qp)) {
+        let (place, qp) = match self.sockets.get(id).map(|s| (s.place, s.qp)) {
             Some((place, Some(qp))) => (place, qp),
             _ => return Err(Error::Op(OpError::NotConnected)),
         };
@@ -133,7 +133,7 @@ impl Engine {
     /// Closes the window onto the sink of a READ. `None`: there is no window.
     pub(super) fn close_sink(&mut self, id: SockId, window: Option<Key>) {
         let Some(key) = window else { return };
-        if let Some((device, Some(qp))) = self.sock_ref(id).map(|s| (s.place.device, s.qp)) {
+        if let Some((device, Some(qp))) = self.sockets.get(id).map(|s| (s.place.device, s.qp)) {
             // Fails only if the queue pair is gone, and its windows with it.
             let _ = self.devices[device].rnic.invalidate_mw(qp, key);
         }
@@ -158,7 +158,7 @@ impl Engine {
             return;
         }
         // An operation ends before its socket does, so the socket is there.
-        let Some(place) = self.sock_ref(op.sock).map(|s| s.place) else { return };
+        let Some(place) = self.sockets.get(op.sock).map(|s| s.place) else { return };
         if let Some(b) = bounce.filter(|b| b.inbound)
             && let Some(buffer) = first_buffer(&op.bufs)
         {

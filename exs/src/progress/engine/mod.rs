@@ -35,17 +35,18 @@ mod kernel;
 mod life;
 mod listen;
 mod memory;
-mod moves;
 mod onesided;
 mod ops;
 mod outlook;
 mod parts;
 mod polls;
 mod post;
+mod queries;
 mod receives;
 mod released;
 mod slots;
 mod sock;
+mod sockets;
 mod spread;
 mod startups;
 mod timers;
@@ -53,27 +54,25 @@ mod unreachable;
 mod watch;
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use self::device::Device;
 use self::ops::OpTable;
 use self::parts::Group;
-use self::sock::Sock;
+use self::sockets::SocketTable;
 use self::timers::TimerTable;
 use super::context::Weak;
 use super::event::RawEvent;
 use super::queue::QueueCore;
 use super::shards::Shard;
 use super::waiter::Waiter;
-use super::{Error, Options, Transport};
+use super::{Error, Transport};
 use crate::ids::OpId;
-use crate::mem::{KeyHasher, ReleaseRegistration};
+use crate::mem::ReleaseRegistration;
 use crate::plain::Plain;
-use crate::rnic::{Listener, Qp, Ready, Rnic, Wc, WcOp, WcStatus};
-use crate::session::{After, Counters, Done, Doorbell};
+use crate::rnic::{Ready, Rnic, Wc, WcOp, WcStatus};
+use crate::session::{After, Done, Doorbell};
 use crate::time::Time;
-use crate::wire::exs::SocketKind;
 
 pub(crate) use self::batch::Posting;
 pub(super) use self::choose::Verbs;
@@ -86,6 +85,7 @@ pub(crate) use self::parts::Short;
 pub use self::post::FileSend;
 pub(crate) use self::post::{OwnTicket, Ticket};
 pub(super) use self::released::Released;
+pub use self::sockets::SockId;
 pub(super) use self::spread::Parcel;
 pub use self::watch::Watch;
 
@@ -96,18 +96,9 @@ const COMPLETIONS: usize = 256;
 /// Tokens of the reactor that belong to one device.
 pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 
-/// A socket's name: its slot and the slot's generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SockId {
-    pub(super) index: u32,
-    pub(super) generation: u32,
-}
-
 /// The figures of a whole context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EngineCounters {
-    /// The counters of sockets that are gone.
-    pub(super) past: Counters,
     pub(super) events: u64,
     pub(super) runs: u64,
 }
@@ -119,18 +110,13 @@ pub(crate) struct Engine {
     devices: Vec<Device>,
     verbs: Verbs,
     silences: unreachable::Unreachable,
-    socks: slab::Slab<Sock>,
-    generation: u32,
-    by_qp: HashMap<(usize, Qp), u32, BuildHasherDefault<KeyHasher>>,
-    by_listener: HashMap<(usize, Listener), u32>,
+    pub(crate) sockets: SocketTable,
     ops: OpTable,
     groups: HashMap<OpId, Group>,
     /// Ordinary kernel sockets.
     plain: Plain,
     timers: TimerTable,
     sweeps: attend::Sweeps,
-    dirty: Vec<u32>,
-    lazy: Vec<u32>,
     wcs: Vec<Wc>,
     /// The devices at which the last peek has found something, as a set of marks (`eager`).
     peeked: u64,
@@ -181,17 +167,12 @@ impl Engine {
             devices,
             verbs,
             silences: unreachable::Unreachable::default(),
-            socks: slab::Slab::new(),
-            generation: 0,
-            by_qp: HashMap::default(),
-            by_listener: HashMap::new(),
+            sockets: SocketTable::default(),
             ops: OpTable::default(),
             groups: HashMap::new(),
             plain,
             timers: TimerTable::default(),
             sweeps: attend::Sweeps::default(),
-            dirty: Vec::new(),
-            lazy: Vec::new(),
             wcs: Vec::with_capacity(COMPLETIONS),
             peeked: 0,
             message: vec![0; slots::SLOT as usize].into_boxed_slice(),
@@ -210,44 +191,6 @@ impl Engine {
             last_startup: 0,
             more: false,
             leaver: None,
-        }
-    }
-
-    // ---- sockets -------------------------------------------------------------
-
-    pub(crate) fn new_socket(&mut self, kind: SocketKind, opts: Options) -> SockId {
-        self.generation = self.generation.wrapping_add(1);
-        let generation = self.generation;
-        let index = self.socks.insert(Sock::new(generation, kind, opts));
-        SockId { index: u32::try_from(index).expect("fewer than 2^32 sockets"), generation }
-    }
-
-    fn id(&self, index: u32) -> SockId {
-        SockId { index, generation: self.socks[index as usize].generation }
-    }
-
-    fn sock(&mut self, id: SockId) -> Result<&mut Sock, Error> {
-        match self.socks.get_mut(id.index as usize) {
-            Some(s) if s.generation == id.generation => Ok(s),
-            _ => Err(Error::State {
-                call: "the call",
-                need: "exists",
-                is: "is gone",
-                errno: libc::EBADF,
-            }),
-        }
-    }
-
-    fn sock_ref(&self, id: SockId) -> Option<&Sock> {
-        self.socks.get(id.index as usize).filter(|s| s.generation == id.generation)
-    }
-
-    fn mark(&mut self, index: u32) {
-        if let Some(s) = self.socks.get_mut(index as usize)
-            && !s.dirty
-        {
-            s.dirty = true;
-            self.dirty.push(index);
         }
     }
 
@@ -293,22 +236,19 @@ impl Engine {
     /// for the next doorbell.
     pub(super) fn settle(&mut self, now: Time, lazy: bool) {
         for _ in 0..ROUNDS {
-            if self.dirty.is_empty() {
+            if !self.sockets.has_marked() {
                 self.reap(now);
             }
-            if self.dirty.is_empty() {
+            if !self.sockets.has_marked() {
                 return;
             }
-            let mut dirty = std::mem::take(&mut self.dirty);
-            for index in dirty.drain(..) {
-                if let Some(s) = self.socks.get_mut(index as usize) {
-                    s.dirty = false;
+            let mut marked = self.sockets.take_marked();
+            for index in marked.drain(..) {
+                if self.sockets.unmark(index) {
                     self.pump(index, now, lazy);
                 }
             }
-            if self.dirty.is_empty() {
-                self.dirty = dirty;
-            }
+            self.sockets.reuse(marked);
         }
         self.more = true;
     }
@@ -325,21 +265,11 @@ impl Engine {
     }
 
     fn ring_doorbells(&mut self, now: Time) {
-        if self.lazy.is_empty() {
+        if !self.sockets.has_lazy() {
             return;
         }
-        for index in std::mem::take(&mut self.lazy) {
-            self.flush(index, now);
-        }
+        self.sockets.ring_lazy(|device, qp| self.devices[device].rnic.flush(qp, now));
         self.settle(now, false);
-    }
-
-    fn flush(&mut self, index: u32, now: Time) {
-        let Some(s) = self.socks.get_mut(index as usize) else { return };
-        s.lazy = false;
-        if let Some(qp) = s.qp {
-            self.devices[s.place.device].rnic.flush(qp, now);
-        }
     }
 
     /// Takes the events and completions of all devices, and of the kernel sockets.
@@ -382,14 +312,14 @@ impl Engine {
 
     fn handle_wc(&mut self, device: usize, wc: &Wc, now: Time) {
         let mut wc = *wc;
-        let index = self.by_qp.get(&(device, wc.qp)).copied();
+        let index = self.sockets.of_qp(device, wc.qp);
         let recv = matches!(wc.op, WcOp::Recv | WcOp::RecvWriteImm);
         let d = &mut self.devices[device];
         if !recv {
             d.end_file(&mut wc);
         }
         if let Some(index) = index
-            && let s = &mut self.socks[index as usize]
+            && let s = &mut self.sockets[index]
             && let (Some(session), domain) = (s.session.as_mut(), s.place.domain)
         {
             if recv {
@@ -411,7 +341,7 @@ impl Engine {
                 // A failed receive ends the connection, and the report of that end follows.
                 _ => {}
             }
-            self.mark(index);
+            self.sockets.mark(index);
         }
         if recv {
             self.devices[device].return_slot(wc.wr_id);
@@ -424,7 +354,7 @@ impl Engine {
     /// operations that have ended. Then updates the socket's polls, watch, attendance and timer,
     /// and frees it if it is over.
     fn pump(&mut self, index: u32, now: Time, lazy_allowed: bool) {
-        let s = &mut self.socks[index as usize];
+        let s = &mut self.sockets[index];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.place.device];
             let bell = session.drive(now, &mut d.port(s.place.domain, qp, now));
@@ -438,13 +368,11 @@ impl Engine {
                 let shares = std::mem::take(&mut self.share) && lazy_allowed;
                 if (urgent && !shares) || (soon && !lazy_allowed) {
                     d.rnic.flush(qp, now);
-                } else if soon && !s.lazy {
-                    s.lazy = true;
-                    self.lazy.push(index);
+                } else if soon {
+                    self.sockets.ring_later(index);
                 }
             }
-            while let Some(done) =
-                self.socks[index as usize].session.as_mut().and_then(|s| s.poll_done())
+            while let Some(done) = self.sockets[index].session.as_mut().and_then(|s| s.poll_done())
             {
                 self.finish(done, now);
             }

@@ -42,10 +42,10 @@ impl Engine {
                 let entry = ExportEntry { key: remote.key, buf, buffer, temp, open: true, expires };
                 self.last_export += 1;
                 let export = self.last_export;
-                if let Ok(s) = self.sock(id) {
+                if let Ok(s) = self.sockets.find(id) {
                     s.exports.insert(export, entry);
                 }
-                self.mark(id.index);
+                self.sockets.mark(id.index);
                 Ok((remote, export))
             }
             Err(e) => Err((e, buffer)),
@@ -59,7 +59,7 @@ impl Engine {
         access: Access,
         now: Time,
     ) -> Result<(Remote, crate::session::Buf, TempMrs), Error> {
-        let place = self.checked(id)?;
+        let place = self.sockets.checked(id)?;
         let (buf, temp) = self.prepare_whole(place, buffer)?;
         let addr = buf.seg.addr();
         let exported = self.export_buf(id, place, &buf, access, now);
@@ -80,7 +80,7 @@ impl Engine {
         access: Access,
         now: Time,
     ) -> Result<Key, Error> {
-        let Some(s) = self.socks.get_mut(id.index as usize) else {
+        let Some(s) = self.sockets.at(id.index) else {
             return Err(Error::Op(OpError::NotConnected));
         };
         let Some(qp) = s.qp else { return Err(Error::Op(OpError::NotConnected)) };
@@ -95,7 +95,7 @@ impl Engine {
     /// Revokes an export: closes it at once, and returns its buffer.
     pub(crate) fn unexport(&mut self, id: SockId, export: ExportId, now: Time) -> Option<Buffer> {
         self.close_export(id.index, export, now);
-        let s = self.sock(id).ok()?;
+        let s = self.sockets.find(id).ok()?;
         let place = s.place;
         let entry = s.exports.remove(&export)?;
         self.free_export(place, entry)
@@ -112,7 +112,7 @@ impl Engine {
     }
 
     fn close_export(&mut self, index: u32, export: ExportId, now: Time) {
-        let Some(s) = self.socks.get_mut(index as usize) else { return };
+        let Some(s) = self.sockets.at(index) else { return };
         let Some(e) = s.exports.get_mut(&export) else { return };
         if !std::mem::replace(&mut e.open, false) {
             return;
@@ -125,7 +125,7 @@ impl Engine {
 
     pub(super) fn expire_exports(&mut self, index: u32, now: Time) {
         let over = |e: &ExportEntry| e.open && e.expires.is_some_and(|t| t <= now);
-        let s = &self.socks[index as usize];
+        let s = &self.sockets[index];
         if s.exports.is_empty() {
             return;
         }
@@ -151,7 +151,7 @@ impl Engine {
         export: ExportId,
         copy: impl FnOnce(&crate::mem::Segment) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let s = self.sock(id)?;
+        let s = self.sockets.find(id)?;
         let e = s.exports.get(&export).ok_or_else(|| Error::invalid("the export was revoked"))?;
         copy(&e.buf.seg)
     }
@@ -179,7 +179,7 @@ impl Engine {
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
         let bufs = Bufs::One(buffer);
-        let place = match self.checked(id) {
+        let place = match self.sockets.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
@@ -192,7 +192,7 @@ impl Engine {
             unreachable!("a sink is one piece")
         };
         let op = self.book(id, ticket, EventKind::Read, bufs);
-        let posted = self.session_post(id, |s| {
+        let posted = self.sockets.session_post(id, |s| {
             s.post_read(now, op, remote.addr, remote.key, sink).map_err(|(e, _)| e)
         });
         match self.ops.keep(op) {
@@ -211,7 +211,7 @@ impl Engine {
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
         let bufs = Bufs::One(buffer);
-        let place = match self.checked(id) {
+        let place = match self.sockets.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
@@ -220,7 +220,7 @@ impl Engine {
             Err(e) => return Err((e, bufs)),
         };
         let op = self.book(id, ticket, EventKind::Write, bufs);
-        let posted = self.session_post(id, |s| {
+        let posted = self.sockets.session_post(id, |s| {
             s.post_write(now, op, remote.addr, remote.key, iov, true).map_err(|(e, _)| e)
         });
         self.conclude(place, op, (temp, bounce), posted)

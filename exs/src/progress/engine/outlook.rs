@@ -69,7 +69,7 @@ impl ShownOutlook {
 impl Engine {
     /// True if posted work waits for the next doorbell.
     pub(in crate::progress) fn has_lazy(&self) -> bool {
-        self.plain.keeps().0 || !self.lazy.is_empty()
+        self.plain.keeps().0 || self.sockets.has_lazy()
     }
 
     /// The outlook now. None: it is the same as `told`.
@@ -77,7 +77,7 @@ impl Engine {
     pub(in crate::progress) fn news_since(&self, told: &Outlook) -> Option<Outlook> {
         let outlook = match self.plain.is_idle() {
             true => Outlook {
-                lazy: !self.lazy.is_empty(),
+                lazy: self.sockets.has_lazy(),
                 attended: self.attended(),
                 ..Outlook::default()
             },
@@ -88,7 +88,7 @@ impl Engine {
 
     #[inline(never)]
     fn outlook_with_kernel(&self) -> Outlook {
-        let rests = self.plain.rests_until().filter(|_| self.lazy.is_empty());
+        let rests = self.plain.rests_until().filter(|_| !self.sockets.has_lazy());
         Outlook {
             lazy: self.has_lazy(),
             keeps: self.plain.keeps().1,

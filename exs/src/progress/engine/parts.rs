@@ -201,11 +201,11 @@ impl Engine {
 
     /// Checks that the socket takes these parts. Returns the place where its memory is registered.
     fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<Place, Error> {
-        let place = self.checked(id)?;
+        let place = self.sockets.checked(id)?;
         if parts.is_empty() {
             return Err(Error::invalid("there is nothing to send: give at least one part"));
         }
-        let s = self.sock(id)?;
+        let s = self.sockets.find(id)?;
         if s.kind == SocketKind::SeqPacket && parts.len() > 1 {
             let what = "message of memory and files together: send it as several, or copy it";
             return Err(Error::Op(OpError::Unsupported(what)));
@@ -263,7 +263,7 @@ impl Engine {
         let posted = if broken {
             Err(OpError::Cancelled)
         } else {
-            self.session_post(id, |s| s.post_send(now, op, source).map_err(|(e, _)| e))
+            self.sockets.session_post(id, |s| s.post_send(now, op, source).map_err(|(e, _)| e))
         };
         if let Err((e, bufs)) = self.conclude(place, op, memory, posted) {
             self.finish_part(group, bufs, 0, Err(e), now);
@@ -299,22 +299,12 @@ impl Engine {
             }
             if let Some(id) = home.filter(|_| first) {
                 let behind = g.parts.clone();
-                self.cancel_parts(id, &behind, now);
+                self.sockets.cancel_parts(id, &behind, now);
             }
         }
         if left == 0 {
             self.end_group(group, now);
         }
-    }
-
-    /// Cancels parts. The session ignores those that have ended already.
-    fn cancel_parts(&mut self, id: SockId, parts: &[OpId], now: Time) {
-        if let Some(session) = self.sock(id).ok().and_then(|s| s.session.as_mut()) {
-            for op in parts {
-                session.cancel(now, *op);
-            }
-        }
-        self.mark(id.index);
     }
 
     fn end_group(&mut self, group: OpId, now: Time) {
@@ -327,7 +317,7 @@ impl Engine {
         {
             // The shutdown has no event of its own. It fails only if the direction has ended
             // already.
-            let _ = self.session_post(id, |s| s.shutdown_send(now, 0));
+            let _ = self.sockets.session_post(id, |s| s.shutdown_send(now, 0));
         }
         let (queue, mut event) = op.into_event();
         event.bytes = g.bytes;

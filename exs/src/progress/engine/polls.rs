@@ -6,17 +6,17 @@ use crate::progress::event::Readiness;
 
 impl Engine {
     pub(super) fn check_polls(&mut self, index: u32) {
-        if self.socks[index as usize].polls.is_empty() {
+        if self.sockets[index].polls.is_empty() {
             return;
         }
-        let ready = self.socks[index as usize].readiness();
-        let polls = std::mem::take(&mut self.socks[index as usize].polls);
+        let ready = self.sockets[index].readiness();
+        let polls = std::mem::take(&mut self.sockets[index].polls);
         for (id, want) in polls {
             let hit = (want.readable && ready.readable)
                 || (want.writable && ready.writable)
                 || ready.error;
             if !hit {
-                self.socks[index as usize].polls.push((id, want));
+                self.sockets[index].polls.push((id, want));
             } else {
                 self.complete_poll(id, ready);
             }

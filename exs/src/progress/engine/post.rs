@@ -10,10 +10,9 @@ use super::ops::{Op, TempMrs};
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
-use crate::progress::event::{Bufs, EventKind, RawEvent, Readiness};
+use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::flags::{Interest, RecvFlags};
 use crate::progress::lazy_now::LazyNow;
-use crate::progress::options::Options;
 use crate::progress::queue::QueueCore;
 use crate::rnic::{FileRange, Mr};
 use crate::session::{After, Buf, IoVec, OpError, RecvOpts, SendSource};
@@ -111,7 +110,7 @@ impl Engine {
         bufs: Bufs,
         now: Time,
     ) -> Result<(), (Error, Bufs)> {
-        let place = match self.checked(id) {
+        let place = match self.sockets.checked(id) {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
@@ -122,7 +121,7 @@ impl Engine {
         let Prepared { iov, temp, bounce } = p;
         self.note_send(id, usize::try_from(iov.len()).unwrap_or(usize::MAX), now);
         let op = self.book(id, ticket, EventKind::Send, bufs);
-        let posted = self.session_post(id, |s| {
+        let posted = self.sockets.session_post(id, |s| {
             s.post_send(now, op, SendSource::Memory(iov)).map_err(|(e, _)| e)
         });
         self.conclude(place, op, (temp, bounce), posted)
@@ -139,7 +138,7 @@ impl Engine {
         moment: &LazyNow<'_>,
     ) -> Result<(), (Error, Bufs)> {
         self.unattend_for(id, ticket.queue);
-        let s = self.socks.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
+        let s = self.sockets.get_mut(id);
         if let Some(s) = s
             && let Bufs::One(buffer) = &bufs
             && let Some(key) = buffer.first_registration(self.context, s.place.tag())
@@ -157,7 +156,7 @@ impl Engine {
                 self.deliver(ticket.queue, event);
                 match after {
                     After::Settled => self.passed = true,
-                    After::NeedsDrive => self.mark(id.index),
+                    After::NeedsDrive => self.sockets.mark(id.index),
                 }
                 return Ok(());
             }
@@ -174,7 +173,7 @@ impl Engine {
                 Ok(_) => None,
                 Err((error, _)) => Some(error),
             };
-            self.mark(id.index);
+            self.sockets.mark(id.index);
             let refused = |error| {
                 let bufs = self.ops.remove(op).map_or(Bufs::None, |op| op.bufs);
                 Err((Error::Op(error), bufs))
@@ -194,7 +193,7 @@ impl Engine {
         flags: RecvFlags,
         moment: &LazyNow<'_>,
     ) -> Result<(), (Error, Bufs)> {
-        let place = match self.checked(id) {
+        let place = match self.sockets.checked(id) {
             Ok(d) => d,
             Err(e) => {
                 cold_path();
@@ -211,7 +210,7 @@ impl Engine {
         let Prepared { iov, temp, bounce } = p;
         let op = self.book(id, ticket, EventKind::Recv, bufs);
         let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };
-        let (settled, posted) = match self.sock(id) {
+        let (settled, posted) = match self.sockets.find(id) {
             Ok(s) => match s.open_session() {
                 Ok(session) => {
                     let now = if session.limits_recv() { moment.now() } else { Time::ZERO };
@@ -226,15 +225,9 @@ impl Engine {
         };
         match settled {
             true => self.passed = true,
-            false => self.mark(id.index),
+            false => self.sockets.mark(id.index),
         }
         self.conclude(place, op, (temp, bounce), posted)
-    }
-
-    /// True if the session would take a receive, which would find neither data nor their end.
-    pub(crate) fn recv_would_wait(&mut self, id: SockId) -> bool {
-        let ready = self.readiness_of(id);
-        !ready.readable && !ready.error && self.checked(id).is_ok()
     }
 
     pub(crate) fn post_file(
@@ -244,42 +237,13 @@ impl Engine {
         file: FileSend,
         now: Time,
     ) -> Result<(), Error> {
-        let place = self.checked(id)?;
+        let place = self.sockets.checked(id)?;
         let op = self.book(id, ticket, EventKind::SendFile, Bufs::None);
         let range = FileRange { file: file.file.into(), offset: file.offset, len: file.len };
-        let posted = self.session_post(id, |s| {
+        let posted = self.sockets.session_post(id, |s| {
             s.post_send(now, op, SendSource::File(range)).map_err(|(e, _)| e)
         });
         self.conclude(place, op, (TempMrs::None, None), posted).map_err(|(e, _)| e)
-    }
-
-    pub(crate) fn options_of(&self, id: SockId) -> Option<Options> {
-        self.sock_ref(id).map(|s| s.opts.clone())
-    }
-
-    pub(crate) fn set_options(&mut self, id: SockId, opts: Options) -> Result<(), Error> {
-        let s = self.sock(id)?;
-        if let Some(session) = s.session.as_mut() {
-            session.set_timeouts(opts.send_timeout, opts.recv_timeout);
-            session.set_keepalive(opts.keep_alive, opts.dead_after);
-        }
-        s.opts = opts;
-        self.mark(id.index);
-        Ok(())
-    }
-
-    pub(crate) fn is_listening(&self, id: SockId) -> bool {
-        self.sock_ref(id).is_some_and(|s| s.state == State::Listening)
-    }
-
-    pub(crate) fn readiness_of(&self, id: SockId) -> Readiness {
-        self.sock_ref(id).map_or_else(Readiness::default, |s| s.readiness())
-    }
-
-    /// Why a socket's connection has broken, as errno. None: it has not broken.
-    pub(crate) fn failure_of(&self, id: SockId) -> Option<i32> {
-        let s = self.sock_ref(id).filter(|s| s.state == State::Open)?;
-        Some(s.session.as_ref()?.failure()?.errno())
     }
 
     pub(crate) fn post_poll(
@@ -288,10 +252,10 @@ impl Engine {
         ticket: &Ticket<'_>,
         want: Interest,
     ) -> Result<(), Error> {
-        self.sock(id)?;
+        self.sockets.find(id)?;
         let op = self.book(id, ticket, EventKind::Poll, Bufs::None);
-        self.sock(id)?.polls.push((op, want));
-        self.mark(id.index);
+        self.sockets.find(id)?.polls.push((op, want));
+        self.sockets.mark(id.index);
         Ok(())
     }
 
@@ -302,7 +266,7 @@ impl Engine {
         how: Shutdown,
         now: Time,
     ) -> Result<(), Error> {
-        if self.is_listening(id) {
+        if self.sockets.is_listening(id) {
             // As shutdown(2) of a listener: its receiving side is the side that listens.
             let op = self.book(id, ticket, EventKind::Shutdown, Bufs::None);
             if how != Shutdown::Write {
@@ -311,9 +275,9 @@ impl Engine {
             self.complete(op, Ok(()));
             return Ok(());
         }
-        self.checked(id)?;
+        self.sockets.checked(id)?;
         let op = self.book(id, ticket, EventKind::Shutdown, Bufs::None);
-        let posted = self.session_post(id, |s| {
+        let posted = self.sockets.session_post(id, |s| {
             if how != Shutdown::Write {
                 s.shutdown_recv(now);
             }
@@ -338,7 +302,7 @@ impl Engine {
         token: Option<u64>,
         now: Time,
     ) -> Result<usize, Error> {
-        self.sock(id)?;
+        self.sockets.find(id)?;
         self.cancel_where(id, now, |op| token.is_none_or(|t| op.token == t))
     }
 
@@ -349,7 +313,7 @@ impl Engine {
         now: Time,
         chosen: impl Fn(&Op) -> bool,
     ) -> Result<usize, Error> {
-        self.sock(id)?;
+        self.sockets.find(id)?;
         let mut count = 0;
         for op in self.ops.of_socket(id, chosen) {
             // The parts of a send count as one operation.
@@ -357,13 +321,13 @@ impl Engine {
             let asked = self.cancel_op(id, op, now) || self.groups.contains_key(&op);
             count += usize::from(asked && !part);
         }
-        self.mark(id.index);
+        self.sockets.mark(id.index);
         Ok(count)
     }
 
     fn cancel_op(&mut self, id: SockId, op: OpId, now: Time) -> bool {
         let cancelled = || Err(Error::Op(OpError::Cancelled));
-        let Ok(s) = self.sock(id) else { return false };
+        let Ok(s) = self.sockets.find(id) else { return false };
         if let Some(i) = s.polls.iter().position(|(p, _)| *p == op) {
             s.polls.remove(i);
             self.complete(op, cancelled());
@@ -392,7 +356,7 @@ impl Engine {
         ticket: Option<&Ticket<'_>>,
         now: Time,
     ) -> Result<(), Error> {
-        if self.sock(id)?.state == State::Closed {
+        if self.sockets.find(id)?.state == State::Closed {
             return Err(Error::State {
                 call: "close",
                 need: "is open",
@@ -403,10 +367,10 @@ impl Engine {
         let op = ticket.map_or(0, |t| self.book(id, t, EventKind::Close, Bufs::None));
         self.unattend_left(id);
         self.end_listening(id, now, || Error::Op(OpError::Cancelled));
-        if matches!(self.sock(id)?.state, State::Connecting { .. }) {
+        if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Cancelled));
         }
-        let s = self.sock(id)?;
+        let s = self.sockets.find(id)?;
         let linger = s.opts.linger;
         let had_session = match (&mut s.session, &s.state) {
             (Some(session), State::Open) => {
@@ -423,21 +387,21 @@ impl Engine {
         if !had_session {
             self.complete(op, Ok(()));
         }
-        self.mark(id.index);
+        self.sockets.mark(id.index);
         Ok(())
     }
 
     /// Ends the connection at once.
     pub(crate) fn abort(&mut self, id: SockId, now: Time) -> Result<(), Error> {
-        if matches!(self.sock(id)?.state, State::Connecting { .. }) {
+        if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Aborted));
         }
-        let s = &mut self.socks[id.index as usize];
+        let s = &mut self.sockets[id.index];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.place.device];
             session.abort(&mut d.port(s.place.domain, qp, now), OpError::Aborted);
         }
-        self.mark(id.index);
+        self.sockets.mark(id.index);
         Ok(())
     }
 
@@ -451,30 +415,12 @@ impl Engine {
 
     /// The last handle is gone: closes the socket in the background.
     pub(super) fn release_socket(&mut self, id: SockId, now: Time) {
-        let Ok(s) = self.sock(id) else { return };
+        let Ok(s) = self.sockets.find(id) else { return };
         s.held = false;
         if s.state != State::Closed {
             // The socket is open, so it can be closed.
             let _ = self.close(id, None, now);
         }
-        self.mark(id.index);
-    }
-
-    /// The socket's place, if operations may be posted to it.
-    pub(super) fn checked(&mut self, id: SockId) -> Result<Place, Error> {
-        let s = self.sock(id)?;
-        s.open_session()?;
-        Ok(s.place)
-    }
-
-    pub(super) fn session_post(
-        &mut self,
-        id: SockId,
-        post: impl FnOnce(&mut crate::session::Session) -> Result<(), OpError>,
-    ) -> Result<(), OpError> {
-        let s = self.sock(id).map_err(|_| OpError::Closed)?;
-        let posted = post(s.open_session()?);
-        self.mark(id.index);
-        posted
+        self.sockets.mark(id.index);
     }
 }

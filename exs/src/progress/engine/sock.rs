@@ -86,7 +86,7 @@ pub(super) struct ExportEntry {
 }
 
 /// A socket.
-pub(super) struct Sock {
+pub(crate) struct Sock {
     pub(super) generation: u32,
     pub(super) kind: SocketKind,
     pub(super) opts: Options,

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use super::accepts::{Accepts, Arrival, Parent, Request};
 use super::domain::Place;
 use super::sock::State;
+use super::sockets::SocketTable;
 use super::startups::StartupId;
 use super::{Engine, SockId};
 use crate::progress::handle::SocketHandle;
@@ -68,6 +69,20 @@ pub(in crate::progress) struct Incoming {
     private_data: Vec<u8>,
 }
 
+impl SocketTable {
+    /// The socket of a start-up that is overdue, and its listener.
+    fn overdue_child(&self, late: Overdue) -> Option<(SockId, SockId)> {
+        self.iter().find_map(|(child, s)| match s.state {
+            State::Accepting { parent: Parent::There { shard, listener, startup }, .. }
+                if late == Overdue { listener: shard, startup } =>
+            {
+                Some((child, listener))
+            }
+            _ => None,
+        })
+    }
+}
+
 impl Engine {
     /// Leaves a parcel for the engine of another shard.
     pub(super) fn send(&self, to: Shard, parcel: Parcel) {
@@ -85,8 +100,8 @@ impl Engine {
         r: Request,
         now: Time,
     ) -> Option<Request> {
-        let listener = self.id(parent);
-        let p = &mut self.socks[parent as usize];
+        let listener = self.sockets.id(parent);
+        let p = &mut self.sockets[parent];
         let (kind, opts) = (p.kind, p.opts.clone());
         let Some(a) = &mut p.accepts else { return Some(r) };
         let home = a.next_home().filter(|home| *home != self.shard);
@@ -121,7 +136,7 @@ impl Engine {
             private_data,
         };
         self.send(home, Parcel::Request(Box::new(incoming)));
-        if let Some(a) = &mut self.socks[listener.index as usize].accepts {
+        if let Some(a) = &mut self.sockets[listener.index].accepts {
             a.starting.begin(StartupId::There(home, startup), now);
         }
         None
@@ -155,7 +170,7 @@ impl Engine {
                 }
             }
             Parcel::Spared { listener, startup } => {
-                self.keep_startup(listener, StartupId::There(from, startup), now);
+                self.sockets.keep_startup(listener, StartupId::There(from, startup), now);
             }
         }
         None
@@ -170,41 +185,18 @@ impl Engine {
             return;
         }
         for late in overdue {
-            let Some((index, listener)) = self.overdue_child(*late) else { continue };
-            let State::Accepting { warned, .. } = &mut self.socks[index as usize].state else {
+            let Some((child, listener)) = self.sockets.overdue_child(*late) else { continue };
+            let State::Accepting { warned, .. } = &mut self.sockets[child.index].state else {
                 continue;
             };
             match std::mem::replace(warned, true) {
-                true => self.give_up(self.id(index)),
+                true => self.give_up(child),
                 false => {
                     self.send(late.listener, Parcel::Spared { listener, startup: late.startup });
                 }
             }
         }
         self.settle(now, false);
-    }
-
-    /// The socket of a start-up that is overdue, and its listener.
-    fn overdue_child(&self, late: Overdue) -> Option<(u32, SockId)> {
-        self.socks.iter().find_map(|(index, s)| match s.state {
-            State::Accepting { parent: Parent::There { shard, listener, startup }, .. }
-                if late == Overdue { listener: shard, startup } =>
-            {
-                Some((u32::try_from(index).ok()?, listener))
-            }
-            _ => None,
-        })
-    }
-
-    /// Puts a start-up back into the backlog, which was to be given up. There may be more than the
-    /// backlog's for a while.
-    fn keep_startup(&mut self, listener: SockId, startup: StartupId, now: Time) {
-        if let Ok(p) = self.sock(listener)
-            && let Some(a) = &mut p.accepts
-        {
-            a.starting.begin(startup, now);
-            self.mark(listener.index);
-        }
     }
 
     /// Starts a connection up for a listener of another shard.
@@ -240,14 +232,14 @@ impl Engine {
         let number = StartupId::There(from, startup);
         let on =
             |a: &Accepts| a.on.iter().find(|(p, _)| p.device == incoming.device).map(|on| on.0);
-        let place = self.sock_ref(listener).and_then(|p| p.accepts.as_ref()).and_then(|a| on(a));
+        let place = self.sockets.get(listener).and_then(|p| p.accepts.as_ref()).and_then(|a| on(a));
         // If the listener is gone, the request is dropped, and its connection with it.
         let Some(place) = place else { return };
         let begun = self.begin_incoming(place, Parent::Here(listener), incoming, now);
         match begun {
             None => self.startup_failed(listener, number, now),
             Some(child) => {
-                if let Some(a) = &mut self.socks[listener.index as usize].accepts {
+                if let Some(a) = &mut self.sockets[listener.index].accepts {
                     a.starting.end(number);
                     a.starting.begin(StartupId::Here(child), now);
                 }

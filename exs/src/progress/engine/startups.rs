@@ -64,17 +64,17 @@ impl Startups {
 impl Engine {
     /// Ends a connection whose start-up is given up.
     pub(super) fn give_up(&mut self, child: SockId) {
-        if self.sock_ref(child).is_some() {
-            self.socks[child.index as usize].state = State::Closed;
+        if self.sockets.get(child).is_some() {
+            self.sockets[child.index].state = State::Closed;
             self.drop_session(child.index);
-            self.mark(child.index);
+            self.sockets.mark(child.index);
         }
     }
 
     /// Peers wait for places in a full backlog: start-ups that are overdue give theirs up.
     pub(super) fn make_room(&mut self, parent: u32, now: Time) {
         loop {
-            let Some(a) = &mut self.socks[parent as usize].accepts else { return };
+            let Some(a) = &mut self.sockets[parent].accepts else { return };
             if a.waiting.is_empty() || a.has_room() {
                 return;
             }

@@ -4,12 +4,13 @@
 //! a change when it serves the socket. The thread that holds the engine calls [`Watch::changed`]
 //! after it has released the lock (`Context::finish`). While the program does not rely on
 //! descriptors, it leaves that for later (`progress/reliance.rs`). The watch reads the state
-//! itself, by [`Engine::standing_of`], which also marks all changes up to then as shown. So it does
+//! itself, by [`SocketTable::standing_of`], which also marks all changes up to then as shown. So it does
 //! no harm if the engine notes a change late, twice, or after the watch has read it.
 
 use std::sync::Arc;
 
 use super::sock::Sock;
+use super::sockets::SocketTable;
 use super::{Engine, SockId};
 use crate::session::Standing;
 
@@ -38,31 +39,33 @@ impl Watched {
     }
 }
 
-impl Engine {
-    /// Sets the watch of a socket. `None` ends the watching.
-    pub(crate) fn set_watch(&mut self, id: SockId, watch: Option<Arc<dyn Watch>>) {
-        self.unattend_left(id);
-        if let Ok(s) = self.sock(id) {
-            let seen = Standing::default();
-            s.watch =
-                watch.map(|watch| Box::new(Watched { watch, seen, listed: false, aged: false }));
-        }
-    }
-
+impl SocketTable {
     /// The state of a socket. The caller must show it: the engine counts it as shown.
     pub(crate) fn standing_of(&mut self, id: SockId) -> Standing {
-        let Ok(s) = self.sock(id) else { return Standing::default() };
+        let Ok(s) = self.find(id) else { return Standing::default() };
         let standing = s.standing();
         if let Some(w) = &mut s.watch {
             (w.seen, w.aged) = (standing, false);
         }
         standing
     }
+}
+
+impl Engine {
+    /// Sets the watch of a socket. `None` ends the watching.
+    pub(crate) fn set_watch(&mut self, id: SockId, watch: Option<Arc<dyn Watch>>) {
+        self.unattend_left(id);
+        if let Ok(s) = self.sockets.find(id) {
+            let seen = Standing::default();
+            s.watch =
+                watch.map(|watch| Box::new(Watched { watch, seen, listed: false, aged: false }));
+        }
+    }
 
     /// Puts a socket on the list of news, if its watch has not shown its state.
     #[inline]
     pub(super) fn check_watch(&mut self, index: u32) {
-        let s = &mut self.socks[index as usize];
+        let s = &mut self.sockets[index];
         if s.watch.as_ref().is_some_and(|w| !w.listed) && has_news(s) {
             let id = SockId { index, generation: s.generation };
             if let Some(w) = &mut s.watch {
@@ -84,7 +87,7 @@ impl Engine {
         let mut due = Vec::new();
         let mut news = std::mem::take(&mut self.news);
         news.retain(|id| {
-            let Ok(s) = self.sock(*id) else { return false };
+            let Ok(s) = self.sockets.find(*id) else { return false };
             let has_news = has_news(s);
             let Some(w) = &mut s.watch else { return false };
             if has_news && aged && !w.aged {

@@ -1,0 +1,357 @@
+//! The sockets of a shard: their table, and the lists of those with something to do.
+//!
+//! A call, a completion, an event or a timer *marks* its socket. The engine looks after marked
+//! sockets (`Engine::settle`). A socket with posted work whose doorbell is *lazy* is on a second
+//! list, until the next leader rings it. The table also finds the socket of a queue pair and of a
+//! listener.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::ops::{Index, IndexMut};
+
+use super::Error;
+use super::domain::Place;
+use super::figures;
+use super::sock::{Sock, State};
+use crate::mem::KeyHasher;
+use crate::progress::options::Options;
+use crate::rnic::{Listener, Qp};
+use crate::session::Counters;
+use crate::wire::exs::SocketKind;
+
+/// A socket's name: its slot and the slot's generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SockId {
+    pub(in crate::progress) index: u32,
+    pub(in crate::progress) generation: u32,
+}
+
+/// A new socket on its way from one shard to another.
+pub(in crate::progress) struct Moving(Sock);
+
+/// The sockets.
+#[derive(Default)]
+pub(crate) struct SocketTable {
+    slab: slab::Slab<Sock>,
+    /// The generation of the last new socket.
+    generation: u32,
+    /// The marked sockets, each once.
+    marked: Vec<u32>,
+    /// The sockets with a lazy doorbell, each once.
+    lazy: Vec<u32>,
+    by_qp: HashMap<(usize, Qp), u32, BuildHasherDefault<KeyHasher>>,
+    by_listener: HashMap<(usize, Listener), u32>,
+    /// The counters of sessions that are gone.
+    past: Counters,
+}
+
+impl Index<u32> for SocketTable {
+    type Output = Sock;
+
+    #[inline]
+    fn index(&self, index: u32) -> &Sock {
+        &self.slab[index as usize]
+    }
+}
+
+impl IndexMut<u32> for SocketTable {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Sock {
+        &mut self.slab[index as usize]
+    }
+}
+
+impl SocketTable {
+    /// Makes a new socket.
+    pub(crate) fn open(&mut self, kind: SocketKind, opts: Options) -> SockId {
+        let generation = self.next_generation();
+        self.insert(Sock::new(generation, kind, opts))
+    }
+
+    fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+
+    fn insert(&mut self, sock: Sock) -> SockId {
+        let generation = sock.generation;
+        let index = self.slab.insert(sock);
+        SockId { index: u32::try_from(index).expect("fewer than 2^32 sockets"), generation }
+    }
+
+    /// Takes a socket out of the table. The caller must have freed its objects.
+    pub(super) fn remove(&mut self, index: u32) -> Sock {
+        self.slab.remove(index as usize)
+    }
+
+    /// Takes out a socket that will live in another shard. None: it must stay, since it is not new,
+    /// or a poll or a timer refers to it here.
+    pub(in crate::progress) fn take_fresh(&mut self, id: SockId) -> Option<Moving> {
+        let s = self.get(id)?;
+        let may_go = s.state == State::Fresh && s.polls.is_empty() && !s.timer.is_set();
+        may_go.then(|| Moving(self.remove(id.index)))
+    }
+
+    /// Puts in a socket that was taken out of another shard.
+    pub(in crate::progress) fn put_fresh(&mut self, Moving(mut sock): Moving) -> SockId {
+        sock.settle_in(self.next_generation());
+        let id = self.insert(sock);
+        self.mark(id.index);
+        id
+    }
+
+    // ---- look-up ---------------------------------------------------------------
+
+    /// The name of the socket in this slot.
+    #[inline]
+    pub(super) fn id(&self, index: u32) -> SockId {
+        SockId { index, generation: self[index].generation }
+    }
+
+    /// The socket of this name.
+    ///
+    /// # Errors
+    /// EBADF if the socket is gone.
+    #[inline]
+    pub(super) fn find(&mut self, id: SockId) -> Result<&mut Sock, Error> {
+        self.get_mut(id).ok_or_else(gone)
+    }
+
+    /// The socket of this name. None: the socket is gone.
+    #[inline]
+    pub(super) fn get(&self, id: SockId) -> Option<&Sock> {
+        self.slab.get(id.index as usize).filter(|s| s.generation == id.generation)
+    }
+
+    /// The same, for a caller that changes the socket.
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: SockId) -> Option<&mut Sock> {
+        self.slab.get_mut(id.index as usize).filter(|s| s.generation == id.generation)
+    }
+
+    /// The socket in this slot. None: the slot is free.
+    #[inline]
+    pub(super) fn at(&mut self, index: u32) -> Option<&mut Sock> {
+        self.slab.get_mut(index as usize)
+    }
+
+    /// All sockets, with their names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SockId, &Sock)> {
+        self.slab.iter().filter_map(|(index, s)| {
+            Some((SockId { index: u32::try_from(index).ok()?, generation: s.generation }, s))
+        })
+    }
+
+    // ---- marks -----------------------------------------------------------------
+
+    /// Puts a socket on the list of those that the engine must look after.
+    #[inline]
+    pub(super) fn mark(&mut self, index: u32) {
+        if let Some(s) = self.slab.get_mut(index as usize)
+            && !s.dirty
+        {
+            s.dirty = true;
+            self.marked.push(index);
+        }
+    }
+
+    /// True if the engine must look after sockets.
+    #[inline]
+    pub(super) fn has_marked(&self) -> bool {
+        !self.marked.is_empty()
+    }
+
+    /// Takes the list of marked sockets. The caller gives the emptied list back by `reuse`.
+    pub(super) fn take_marked(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.marked)
+    }
+
+    /// Removes the mark of a socket from the list. False: the socket is gone.
+    pub(super) fn unmark(&mut self, index: u32) -> bool {
+        let found = self.at(index);
+        found.map(|s| s.dirty = false).is_some()
+    }
+
+    /// Takes the memory of an emptied list for the next marks.
+    pub(super) fn reuse(&mut self, list: Vec<u32>) {
+        if self.marked.is_empty() {
+            self.marked = list;
+        }
+    }
+
+    // ---- doorbells -------------------------------------------------------------
+
+    /// Leaves the doorbell of a socket to the next leader.
+    #[inline]
+    pub(super) fn ring_later(&mut self, index: u32) {
+        if !std::mem::replace(&mut self[index].lazy, true) {
+            self.lazy.push(index);
+        }
+    }
+
+    /// True if a doorbell waits for the next leader.
+    #[inline]
+    pub(super) fn has_lazy(&self) -> bool {
+        !self.lazy.is_empty()
+    }
+
+    /// Rings the doorbells that wait, each by a call of `flush` with its device and queue pair.
+    pub(super) fn ring_lazy(&mut self, mut flush: impl FnMut(usize, Qp)) {
+        let mut lazy = std::mem::take(&mut self.lazy);
+        for index in lazy.drain(..) {
+            let Some(s) = self.at(index) else { continue };
+            s.lazy = false;
+            if let Some(qp) = s.qp {
+                flush(s.place.device, qp);
+            }
+        }
+        self.lazy = lazy;
+    }
+
+    // ---- queue pairs and listeners -----------------------------------------------
+
+    /// The socket of a queue pair. None: the queue pair is gone.
+    #[inline]
+    pub(super) fn of_qp(&self, device: usize, qp: Qp) -> Option<u32> {
+        self.by_qp.get(&(device, qp)).copied()
+    }
+
+    /// Notes that a queue pair belongs to a socket.
+    pub(super) fn add_qp(&mut self, device: usize, qp: Qp, index: u32) {
+        self.by_qp.insert((device, qp), index);
+    }
+
+    /// Marks the socket of a queue pair.
+    pub(super) fn mark_qp(&mut self, device: usize, qp: Qp) {
+        if let Some(index) = self.of_qp(device, qp) {
+            self.mark(index);
+        }
+    }
+
+    /// Ends the session of a socket. Returns the queue pair, which the caller must destroy, and its
+    /// place. None: the socket has no queue pair.
+    pub(super) fn end_session(&mut self, index: u32) -> Option<(Place, Qp)> {
+        let s = &mut self.slab[index as usize];
+        if let Some(session) = s.session.take() {
+            figures::add(&mut s.past, session.counters());
+            figures::add(&mut self.past, session.counters());
+        }
+        for e in s.exports.values_mut() {
+            // The memory windows end with the queue pair.
+            e.open = false;
+        }
+        let (place, qp) = (s.place, s.qp.take()?);
+        self.by_qp.remove(&(place.device, qp));
+        Some((place, qp))
+    }
+
+    /// The socket that listens by this listener of a device. None: the listener is closed.
+    pub(super) fn of_listener(&self, device: usize, listener: Listener) -> Option<u32> {
+        self.by_listener.get(&(device, listener)).copied()
+    }
+
+    /// Notes that a listener belongs to a socket.
+    pub(super) fn add_listener(&mut self, device: usize, listener: Listener, index: u32) {
+        self.by_listener.insert((device, listener), index);
+    }
+
+    /// A listener is closed.
+    pub(super) fn remove_listener(&mut self, device: usize, listener: Listener) {
+        self.by_listener.remove(&(device, listener));
+    }
+
+    /// Takes out the listeners of a device, with their sockets.
+    pub(super) fn take_listeners(&mut self, device: usize) -> Vec<(Listener, u32)> {
+        let of_device = self.by_listener.extract_if(|(d, _), _| *d == device);
+        of_device.map(|((_, listener), index)| (listener, index)).collect()
+    }
+
+    /// The counters of all sessions, including those that are gone.
+    pub(super) fn counters(&self) -> Counters {
+        let mut sum = self.past;
+        for session in self.slab.iter().filter_map(|(_, s)| s.session.as_ref()) {
+            figures::add(&mut sum, session.counters());
+        }
+        sum
+    }
+}
+
+#[cold]
+fn gone() -> Error {
+    Error::State { call: "the call", need: "exists", is: "is gone", errno: libc::EBADF }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(count: usize) -> (SocketTable, Vec<SockId>) {
+        let mut table = SocketTable::default();
+        let ids = (0..count).map(|_| table.open(SocketKind::Stream, Options::default())).collect();
+        (table, ids)
+    }
+
+    #[test]
+    fn a_name_never_names_another_socket() {
+        let (mut table, ids) = table(2);
+        table.remove(ids[0].index);
+        assert!(table.get(ids[0]).is_none() && table.get(ids[1]).is_some());
+        assert!(table.find(ids[0]).is_err_and(|e| e.errno() == libc::EBADF));
+        let next = table.open(SocketKind::Stream, Options::default());
+        assert_eq!(next.index, ids[0].index, "the slot is used again");
+        assert!(table.get(ids[0]).is_none() && table.get(next).is_some());
+        assert_eq!(table.id(next.index), next);
+    }
+
+    #[test]
+    fn a_socket_is_marked_once_until_it_was_looked_after() {
+        let (mut table, ids) = table(2);
+        assert!(!table.has_marked());
+        for index in [1, 0, 1, 7] {
+            table.mark(index);
+        }
+        let mut list = table.take_marked();
+        assert_eq!(list, [1, 0]);
+        table.mark(1);
+        assert!(!table.has_marked(), "its mark is still on the list that was taken");
+        assert!(table.unmark(1) && !table.unmark(7));
+        table.mark(1);
+        assert!(table.has_marked());
+        list.clear();
+        table.reuse(list);
+        assert_eq!(table.take_marked(), [1], "marks are not lost");
+        table.remove(ids[0].index);
+        assert!(!table.unmark(0), "a socket that is gone has no turn");
+    }
+
+    #[test]
+    fn a_lazy_doorbell_is_rung_once_if_there_is_a_queue_pair() {
+        let (mut table, _) = table(2);
+        table[1].qp = Some(Qp(9));
+        table[1].place = Place { device: 3, domain: 0 };
+        let rung = |table: &mut SocketTable| {
+            let mut rung = Vec::new();
+            table.ring_lazy(|device, qp| rung.push((device, qp)));
+            rung
+        };
+        for index in [1, 0, 1] {
+            table.ring_later(index);
+        }
+        assert!(table.has_lazy());
+        assert_eq!(rung(&mut table), [(3, Qp(9))]);
+        assert!(!table.has_lazy() && rung(&mut table).is_empty());
+        table.ring_later(1);
+        assert_eq!(rung(&mut table), [(3, Qp(9))], "it can be lazy again");
+    }
+
+    #[test]
+    fn a_queue_pair_leads_to_its_socket_until_the_session_ends() {
+        let (mut table, ids) = table(1);
+        let place = Place { device: 2, domain: 5 };
+        (table[0].qp, table[0].place) = (Some(Qp(4)), place);
+        table.add_qp(2, Qp(4), ids[0].index);
+        assert_eq!((table.of_qp(2, Qp(4)), table.of_qp(1, Qp(4))), (Some(0), None));
+        assert_eq!(table.end_session(0), Some((place, Qp(4))));
+        assert_eq!((table.of_qp(2, Qp(4)), table.end_session(0)), (None, None));
+    }
+}
