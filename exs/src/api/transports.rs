@@ -35,5 +35,5 @@ pub fn transports() -> Vec<TransportInfo> {
 /// # Errors
 /// The kernel's error if EXS cannot start.
 pub fn explain(addr: SocketAddr, options: &Options) -> Result<Vec<Candidate>, Error> {
-    Ok(first_shard()?.call(|engine, now| engine.explain(options, addr, now)))
+    Ok(first_shard()?.call(|engine, now| engine.devices.explain(options, addr, now)))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Error;
 use super::companions::Companions;
 use super::context::Context;
+use super::engine::DeviceSet;
 use super::event::RawEvent;
 use super::pace::{ROUNDS_PER_POLL, Spin};
 use super::queue::{QueueCore, Want};
@@ -48,6 +49,8 @@ struct Skim {
     /// True: there is something else to do, which takes a whole turn. None: no device finds
     /// anything by such a look.
     found: Option<bool>,
+    /// The devices at which the look has found something.
+    at: DeviceSet,
     /// The cycles that a look by system calls took. 0: the thread made no such look.
     called: u64,
     /// The thread has woken followers.
@@ -212,10 +215,10 @@ impl Context {
             return Waited::InVain;
         }
         let until = now + limit;
-        let (mut paid, mut got, mut yields) = (false, 0, 0);
+        let (mut paid, mut got, mut yields, mut at) = (false, 0, 0, DeviceSet::default());
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
             let skim = self.skim(Some(now), None, WAITING, want.as_deref_mut().map(|w| (queue, w)));
-            got = skim.got;
+            (got, at) = (skim.got, skim.at);
             match skim.found {
                 _ if got > 0 => break,
                 Some(false) => {
@@ -247,7 +250,7 @@ impl Context {
             n => Waited::Got(n),
         };
         let found = waited != Waited::InVain || paid;
-        let pays = pays(found, yields, || self.lock().peeked_at_processes());
+        let pays = pays(found, yields, || self.lock().devices.are_processes(at));
         queue.pace().note_peek(Some(limit), pays);
         waited
     }
@@ -263,32 +266,34 @@ impl Context {
         want: Option<(&QueueCore, &mut Want<'_, E>)>,
     ) -> Skim {
         let mut engine = self.lock();
-        let mut found = engine.peek();
+        let mut found = engine.devices.poll_memory();
         for _ in 1..how.looks {
-            if found != Some(false) || self.posters.load(Ordering::Relaxed) > 0 {
+            if found.is_none_or(|at| !at.is_empty()) || self.posters.load(Ordering::Relaxed) > 0 {
                 break;
             }
             // The peer may run on the other hardware thread of this core.
             std::hint::spin_loop();
-            found = engine.peek();
+            found = engine.devices.poll_memory();
         }
         let mut called = 0;
         if how.by_call && found.is_none() {
             let begun = cycles();
-            found = engine.look();
+            found = engine.devices.poll_syscall();
             called = cycles().saturating_sub(begun);
         }
-        if found != Some(true) {
-            return Skim { found, called, served_others: false, got: 0 };
+        let at = found.unwrap_or_default();
+        if at.is_empty() {
+            let found = found.map(|_| false);
+            return Skim { found, at, called, served_others: false, got: 0 };
         }
         let now = self.clock.now_locked(now);
         if let Some((queue, _)) = &want {
             engine.catch_for(queue);
         }
-        let taken = engine.take_found(now);
+        let taken = engine.take_found(at, now);
         engine.settle_rest(now);
         let got = want.map_or(0, |(queue, want)| engine.hand_over(queue, want));
-        Skim { found: Some(!taken), called, served_others: self.finish(engine, me), got }
+        Skim { found: Some(!taken), at, called, served_others: self.finish(engine, me), got }
     }
 
     /// Looks at memory for a leader. True: its events are there, or there is more to do. False:

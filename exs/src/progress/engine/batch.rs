@@ -127,13 +127,13 @@ impl Engine {
         let (State::Open, Some(session), Some(qp)) = (&s.state, s.session.as_mut(), s.qp) else {
             return None;
         };
-        let d = &mut self.devices[s.place.device];
+        let (d, room) = self.devices.with_room(s.place.device);
         // Only a port that ends its connection uses the time.
         let mut port = d.port(s.place.domain, qp, Time::ZERO);
-        let (mut count, mut len) = gather(batch, session.may_join_eager(), &mut self.message);
+        let (mut count, mut len) = gather(batch, session.may_join_eager(), room);
         let mut sent = EagerSend::Declined;
         if count > 1 && len > 0 {
-            let joined = IoVec::new(&self.message[..len]);
+            let joined = IoVec::new(&room[..len]);
             sent = session.try_send_eager(&mut port, &joined, count as u64);
         }
         if sent == EagerSend::Declined {

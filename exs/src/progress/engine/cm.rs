@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::accepts::{AcceptOp, Arrival, Parent, Request};
+use super::device::Device;
 use super::domain::Place;
 use super::post::Ticket;
 use super::sock::State;
@@ -15,9 +16,7 @@ use crate::progress::handle::{Claim, SocketHandle};
 use crate::progress::options::Options;
 use crate::progress::route::Route;
 use crate::progress::shards::Shard;
-use crate::rnic::{
-    CmEvent, ConnParam, ConnReq, DisconnectCause, Listener, Qp, RnicError, RnicEvent,
-};
+use crate::rnic::{CmEvent, ConnParam, DisconnectCause, Listener, Qp, RnicError, RnicEvent};
 use crate::session::Session;
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
@@ -25,6 +24,28 @@ use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
 /// When the backlog is full, as many requests may wait as it is long, and this many more. They
 /// absorb a burst; the engine refuses a flood.
 const PATIENCE: usize = 1024;
+
+impl Device {
+    /// Makes the queue pair of a connection, and accepts the request.
+    fn start_child(
+        &mut self,
+        domain: u32,
+        (child, opts): (SockId, &Options),
+        r: &Request,
+        reply: &[u8],
+        now: Time,
+    ) -> Result<Qp, RnicError> {
+        let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
+        let qp = self.create_qp(domain, child.index)?;
+        let (ird, ord) = (self.rnic.caps().max_ird, self.rnic.caps().max_ord);
+        let param = ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
+        if let Err(e) = self.rnic.accept(r.req, qp, &param, now) {
+            self.destroy_qp(domain, qp);
+            return Err(e);
+        }
+        Ok(qp)
+    }
+}
 
 impl Engine {
     /// Posts an accept. Its connection will live in the shard `home`.
@@ -96,7 +117,7 @@ impl Engine {
         let event = match event {
             RnicEvent::Cm(event) => event,
             RnicEvent::CqReady(_) => return,
-            RnicEvent::DeviceRemoved => return self.device_removed(device),
+            RnicEvent::DeviceRemoved => return self.drop_device(device),
             RnicEvent::Starved(starved) => return self.spread_starvation(device, &starved),
         };
         match event {
@@ -121,7 +142,7 @@ impl Engine {
             }
             CmEvent::Disconnected { qp, cause } => {
                 if cause == DisconnectCause::DeviceRemoved {
-                    self.device_removed(device);
+                    self.drop_device(device);
                 }
                 // Completions first: those from before the end, and those of the flushed WRs.
                 self.reap_completions(device, now);
@@ -133,7 +154,7 @@ impl Engine {
     fn handle_request(&mut self, device: usize, listener: Listener, r: Request, now: Time) {
         let Some(parent) = self.sockets.of_listener(device, listener) else {
             let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
-            return self.reject(device, r.req, &closed.emit(), now);
+            return self.devices[device].reject(r.req, &closed.emit(), now);
         };
         let Some(a) = &mut self.sockets[parent].accepts else { return };
         if a.has_room() {
@@ -146,7 +167,7 @@ impl Engine {
             self.sockets.mark(parent);
         } else {
             let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
-            self.reject(device, r.req, &full.emit(), now);
+            self.devices[device].reject(r.req, &full.emit(), now);
         }
     }
 
@@ -185,11 +206,12 @@ impl Engine {
             Err(refusal) => {
                 crate::trace::debug!("{} refused: {}", r.peer, refusal.error);
                 self.sockets.remove(child.index);
-                self.reject(device, r.req, &refusal.private_data, now);
+                self.devices[device].reject(r.req, &refusal.private_data, now);
                 return None;
             }
         };
-        match self.start_child(place, r, &reply, child, now) {
+        let begins = (child, &self.sockets[child.index].opts);
+        match self.devices[device].start_child(place.domain, begins, r, &reply, now) {
             Ok(qp) => {
                 self.sockets.add_qp(device, qp, child.index);
                 let d = &self.devices[device];
@@ -210,36 +232,10 @@ impl Engine {
                 crate::trace::warn!("cannot take the connection of {}: {e}", r.peer);
                 self.sockets.remove(child.index);
                 let busy = Refusal { code: RefusalCode::Busy, versions: VERSIONS };
-                self.reject(device, r.req, &busy.emit(), now);
+                self.devices[device].reject(r.req, &busy.emit(), now);
                 None
             }
         }
-    }
-
-    fn start_child(
-        &mut self,
-        place: Place,
-        r: &Request,
-        reply: &[u8],
-        child: SockId,
-        now: Time,
-    ) -> Result<Qp, RnicError> {
-        let opts = &self.sockets[child.index].opts;
-        let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
-        let d = &mut self.devices[place.device];
-        let qp = d.create_qp(place.domain, child.index)?;
-        let (ird, ord) = (d.rnic.caps().max_ird, d.rnic.caps().max_ord);
-        let param = ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
-        if let Err(e) = d.rnic.accept(r.req, qp, &param, now) {
-            d.destroy_qp(place.domain, qp);
-            return Err(e);
-        }
-        Ok(qp)
-    }
-
-    pub(super) fn reject(&mut self, device: usize, req: ConnReq, private_data: &[u8], now: Time) {
-        // Fails only if the peer has hung up.
-        let _ = self.devices[device].rnic.reject(req, private_data, now);
     }
 
     fn handle_established(

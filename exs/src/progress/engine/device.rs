@@ -5,15 +5,17 @@
 //! objects of a protection domain are in `domain`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::domain::{Domain, Place, Pools};
 use super::receives::Receives;
 use super::slots::credits;
-use crate::mem::{Access, Buffer, Key, Region, Segment};
+use crate::mem::{Access, Buffer, Key, Region, ReleaseRegistration, Segment};
 use crate::progress::Error;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, Cq, Disconnect, EagerSend, FileRange, HEAD, Mr, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
+    Caps, ConnReq, Cq, Disconnect, EagerSend, FileRange, HEAD, Listener, Mr, Qp, QpAttr, Rnic,
+    RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
 use crate::sys::{IoVec, Staging};
@@ -40,7 +42,7 @@ pub(super) fn map_shared(len: usize) -> Result<Segment, RnicError> {
 }
 
 /// An RNIC and the engine's objects on it.
-pub(super) struct Device {
+pub(crate) struct Device {
     pub(super) index: usize,
     pub(super) rnic: Box<dyn Rnic>,
     pub(super) transport: Transport,
@@ -55,12 +57,37 @@ pub(super) struct Device {
     pub(super) staging: Staging<Qp>,
     /// The errno of reads that have ended early, by queue pair and `wr_id`.
     pub(super) short_files: HashMap<(Qp, u64), i32>,
+    registrar: Registrar,
+}
+
+/// The shard's name among the registrations of a region, and the list to which they return when
+/// they end.
+#[derive(Clone)]
+pub(super) struct Registrar {
+    context: u64,
+    home: Arc<dyn ReleaseRegistration>,
+}
+
+impl Registrar {
+    /// `context` is the number of the shard, which no other shard of the process ever has.
+    pub(super) fn new(context: u64, home: Arc<dyn ReleaseRegistration>) -> Registrar {
+        Registrar { context, home }
+    }
+
+    pub(super) fn context(&self) -> u64 {
+        self.context
+    }
 }
 
 const UNUSED: RnicError = RnicError::NoSuch { what: "protection domain in use", id: 0 };
 
 impl Device {
-    pub(super) fn new(index: usize, rnic: Box<dyn Rnic>, transport: Transport) -> Device {
+    pub(super) fn new(
+        index: usize,
+        rnic: Box<dyn Rnic>,
+        transport: Transport,
+        registrar: &Registrar,
+    ) -> Device {
         let (cq, domains) = (None, Vec::new());
         let (staging, short_files) = (Staging::default(), HashMap::new());
         Device {
@@ -73,6 +100,7 @@ impl Device {
             next_domain: 0,
             staging,
             short_files,
+            registrar: registrar.clone(),
         }
     }
 
@@ -236,6 +264,25 @@ impl Device {
         self.tidy(domain);
     }
 
+    /// Refuses a connection request.
+    pub(super) fn reject(&mut self, req: ConnReq, private_data: &[u8], now: Time) {
+        // Fails only if the peer has hung up.
+        let _ = self.rnic.reject(req, private_data, now);
+    }
+
+    /// Closes a listener, and leaves its domain.
+    pub(super) fn end_listener(&mut self, domain: u32, listener: Listener) {
+        // The listener exists, so this fails only if the device is gone.
+        let _ = self.rnic.close_listener(listener);
+        self.leave(domain);
+    }
+
+    /// The error of an operation that needs this device, which was removed.
+    #[cold]
+    pub(super) fn removed(&self) -> Error {
+        Error::NoDevice { why: format!("the RDMA device {} was removed", self.name()) }
+    }
+
     /// The port of a connection's session.
     pub(super) fn port(&mut self, domain: u32, qp: Qp, now: Time) -> SockPort<'_> {
         SockPort { device: self, domain, qp, now }
@@ -243,17 +290,12 @@ impl Device {
 
     /// The window of `buffer`, under the registration of its whole region in this domain. Makes
     /// that registration if need be.
-    pub(super) fn durable(
-        &mut self,
-        domain: u32,
-        context: u64,
-        buffer: &Buffer,
-        home: &std::sync::Arc<dyn crate::mem::ReleaseRegistration>,
-    ) -> Result<Buf, Error> {
+    pub(super) fn durable(&mut self, domain: u32, buffer: &Buffer) -> Result<Buf, Error> {
+        let context = self.registrar.context;
         let place = Place { device: self.index, domain };
         let key = buffer.registration::<RnicError>(context, place.tag(), || {
             let mr = self.reg_mr(domain, &buffer.region_segment(), Access::LOCAL)?;
-            Ok((mr.key, std::sync::Arc::clone(home)))
+            Ok((mr.key, Arc::clone(&self.registrar.home)))
         })?;
         Ok(Buf { seg: buffer.segment(), mr: Mr { key } })
     }

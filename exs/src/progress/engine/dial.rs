@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use super::device::Device;
 use super::domain::Place;
 use super::post::Ticket;
 use super::sock::{Sock, State};
@@ -145,6 +146,41 @@ fn is_none(ip: IpAddr) -> bool {
     ip.to_canonical().is_unspecified()
 }
 
+impl Device {
+    /// Begins an attempt of a socket by this device.
+    fn attempt(
+        &mut self,
+        (index, s): (u32, &Sock),
+        addr: SocketAddr,
+        timeout: Duration,
+        now: Time,
+    ) -> Result<(Qp, Place, Session), RnicError> {
+        let session = Session::initiator(s.session_config(self.rnic.caps()));
+        let domain = self.enter(s.opts.trust_group.as_deref())?;
+        let made = self.create_qp(domain, index);
+        // The queue pair, if the device has made it, holds the domain from here on.
+        self.leave(domain);
+        let (qp, place) = (made?, Place { device: self.index, domain });
+        let hello = session.hello();
+        let param = ConnParam {
+            private_data: &hello,
+            ird: self.rnic.caps().max_ird,
+            ord: self.rnic.caps().max_ord,
+            timeout,
+            crc: s.opts.crc,
+            no_delay: s.opts.no_delay,
+            bind: s.bound,
+        };
+        match self.rnic.connect(qp, addr, &param, now) {
+            Ok(()) => Ok((qp, place, session)),
+            Err(e) => {
+                self.destroy_qp(place.domain, qp);
+                Err(e)
+            }
+        }
+    }
+}
+
 impl Engine {
     pub(crate) fn connect(
         &mut self,
@@ -161,7 +197,7 @@ impl Engine {
         let deadline = now + timeout;
         let mut dial = Dial { addr, timeout, deadline, left, passed, failed, last };
         for Verdict { device, name, refused, silent, .. } in
-            self.verdicts(&opts, addr, bind, now)?
+            self.devices.verdicts(&opts, addr, bind, now)?
         {
             match (refused, silent) {
                 (Some(cause), _) if opts.transport == Transport::Shm => {
@@ -211,7 +247,7 @@ impl Engine {
             let pinned = s.opts.transport != Transport::Auto;
             // Time is kept for devices by which the peer may answer. A device by which the peer was
             // silent before comes last, and gets no more time than it had then.
-            let silent = |d: &usize| self.silences.since(*d, dial.addr.ip(), now).is_some();
+            let silent = |d: &usize| self.devices.silent_for(*d, dial.addr.ip(), now).is_some();
             let timeout = match dial.left.iter().all(silent) {
                 true if dial.last.is_none() || !silent(&device) => left,
                 _ => left.min(ATTEMPT_MAX).min(dial.timeout / 3),
@@ -219,7 +255,8 @@ impl Engine {
             let (addr, by) = (dial.addr, self.devices[device].transport);
             let reason = dial.reason(by, pinned);
             self.sockets.find(id)?.dial = Some(dial);
-            match self.attempt(id, device, addr, timeout, now) {
+            let s = (id.index, &self.sockets[id.index]);
+            match self.devices[device].attempt(s, addr, timeout, now) {
                 Ok((qp, place, session)) => {
                     let d = &self.devices[device];
                     let (transport, name) = (d.transport, d.name().to_owned());
@@ -232,42 +269,6 @@ impl Engine {
                     return Ok(());
                 }
                 Err(source) => self.note_failure(id, device, source),
-            }
-        }
-    }
-
-    /// Begins an attempt by one device.
-    fn attempt(
-        &mut self,
-        id: SockId,
-        device: usize,
-        addr: SocketAddr,
-        timeout: Duration,
-        now: Time,
-    ) -> Result<(Qp, Place, Session), RnicError> {
-        let d = &mut self.devices[device];
-        let s = &self.sockets[id.index];
-        let session = Session::initiator(s.session_config(d.rnic.caps()));
-        let domain = d.enter(s.opts.trust_group.as_deref())?;
-        let made = d.create_qp(domain, id.index);
-        // The queue pair, if the device has made it, holds the domain from here on.
-        d.leave(domain);
-        let (qp, place) = (made?, Place { device, domain });
-        let hello = session.hello();
-        let param = ConnParam {
-            private_data: &hello,
-            ird: d.rnic.caps().max_ird,
-            ord: d.rnic.caps().max_ord,
-            timeout,
-            crc: s.opts.crc,
-            no_delay: s.opts.no_delay,
-            bind: s.bound,
-        };
-        match d.rnic.connect(qp, addr, &param, now) {
-            Ok(()) => Ok((qp, place, session)),
-            Err(e) => {
-                d.destroy_qp(place.domain, qp);
-                Err(e)
             }
         }
     }
@@ -292,10 +293,10 @@ impl Engine {
         if let Some(addr) = addr.filter(|_| is_verbs) {
             match source {
                 RnicError::Timeout(_) | RnicError::Os { errno: libc::ETIMEDOUT, .. } => {
-                    self.silences.note(device, addr.ip(), now);
+                    self.devices.note_silence(device, addr.ip(), now);
                 }
                 RnicError::Os { errno: libc::ECONNREFUSED, .. } => {
-                    self.silences.forget(device, addr.ip());
+                    self.devices.note_answer(device, addr);
                 }
                 _ => {}
             }
@@ -318,7 +319,7 @@ impl Engine {
         let error = Error::Refused { addr, cause: source };
         let Ok(s) = self.sockets.find(id) else { return };
         let device = s.place.device;
-        self.silences.forget(device, addr.ip());
+        self.devices.note_answer(device, addr);
         let Ok(s) = self.sockets.find(id) else { return };
         let more = s.dial.as_ref().is_some_and(|d| !d.left.is_empty());
         if !silent || !more {
@@ -361,7 +362,7 @@ impl Engine {
         let s: &mut Sock = &mut self.sockets[index];
         s.state = State::Open;
         if let Some(dial) = s.dial.take() {
-            self.silences.forget(s.place.device, dial.addr.ip());
+            self.devices.note_answer(s.place.device, dial.addr);
         }
         self.complete(op, Ok(()));
     }

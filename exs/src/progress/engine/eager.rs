@@ -4,13 +4,14 @@
 
 use std::time::Duration;
 
+use super::devices::DeviceSet;
 use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::mem::Buffer;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::lazy_now::LazyNow;
-use crate::rnic::{EagerPayload, EagerRecv, EagerSend, Rnic};
+use crate::rnic::{EagerPayload, EagerRecv, EagerSend};
 use crate::session::{After, MessageBytes};
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -49,19 +50,6 @@ impl Burst {
     }
 }
 
-/// The mark of a device in a set of devices. The devices from the 64th on share a mark: the engine
-/// looks at all of them if any of them is marked.
-fn mark_of(device: usize) -> u64 {
-    1 << device.min(63)
-}
-
-/// True if a device is `marked`, and no RDMA device is. `pins`: for each device, whether it pins
-/// memory, as only RDMA devices do.
-fn by_processes(marked: u64, pins: impl Iterator<Item = bool>) -> bool {
-    let mut devices = pins.enumerate().filter(|(_, pins)| *pins);
-    marked != 0 && !devices.any(|(index, _)| marked & mark_of(index) != 0)
-}
-
 /// Copies the bytes of several buffers side by side into `room`. None: there are too many bytes.
 fn gather<'a>(pieces: &[Buffer], room: &'a mut [u8]) -> Option<&'a [u8]> {
     let len = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.len()))?;
@@ -89,27 +77,25 @@ impl Engine {
         bufs: Bufs,
         moment: &LazyNow<'_>,
     ) -> Result<(), Bufs> {
+        let Some(s) = self.sockets.get_mut(id).filter(|s| s.state == State::Open) else {
+            return Err(bufs);
+        };
+        let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) else { return Err(bufs) };
+        let (d, room) = self.devices.with_room(s.place.device);
         let payload = match &bufs {
             Bufs::One(buffer) => buffer.io_vec(),
-            Bufs::Many(pieces) => match gather(pieces, &mut self.message) {
+            Bufs::Many(pieces) => match gather(pieces, room) {
                 Some(gathered) => IoVec::new(gathered),
                 None => return Err(bufs),
             },
             Bufs::None => return Err(bufs),
         };
         let len = payload.len();
-        let s = self.sockets.get_mut(id);
-        let sent = match s {
-            Some(s) if s.state == State::Open && len > 0 => match (s.session.as_mut(), s.qp) {
-                (Some(session), Some(qp)) => {
-                    let d = &mut self.devices[s.place.device];
-                    // Only a port that ends its connection uses the time.
-                    let mut port = d.port(s.place.domain, qp, Time::ZERO);
-                    session.try_send_eager(&mut port, &payload, 1)
-                }
-                _ => EagerSend::Declined,
-            },
-            _ => EagerSend::Declined,
+        // Only a port that ends its connection uses the time.
+        let mut port = d.port(s.place.domain, qp, Time::ZERO);
+        let sent = match len {
+            0 => EagerSend::Declined,
+            _ => session.try_send_eager(&mut port, &payload, 1),
         };
         match sent {
             EagerSend::Declined => return Err(bufs),
@@ -177,7 +163,7 @@ impl Engine {
         let mut left = MESSAGES;
         self.devices[device].rnic.resume_eager();
         while left > 0
-            && let Some(taken) = self.devices[device].rnic.next_eager(&mut self.message)
+            && let Some(taken) = self.devices.next_eager(device)
         {
             left -= 1;
             let enough = self.message_came(device, &taken, now) && self.has_caught();
@@ -195,39 +181,10 @@ impl Engine {
         left < MESSAGES
     }
 
-    /// Looks for completions and messages at the devices where that takes no system call. None:
-    /// there is no such device.
-    pub(in crate::progress) fn peek(&mut self) -> Option<bool> {
-        self.peeked = 0;
-        self.ask_each(|rnic| rnic.poll_memory())
-    }
-
-    /// The same by system calls, at the devices that need them.
-    pub(in crate::progress) fn look(&mut self) -> Option<bool> {
-        self.ask_each(|rnic| rnic.poll_syscall())
-    }
-
-    fn ask_each(&mut self, finds: impl Fn(&mut dyn Rnic) -> Option<bool>) -> Option<bool> {
-        let mut any = None;
-        for (index, d) in self.devices.iter_mut().enumerate() {
-            let Some(found) = finds(&mut *d.rnic) else { continue };
-            any = Some(found | any.unwrap_or(false));
-            self.peeked |= if found { mark_of(index) } else { 0 };
-        }
-        any
-    }
-
-    /// True if the last peek has found only the work of processes of this host, and none of an RDMA
-    /// device.
-    pub(in crate::progress) fn peeked_at_processes(&self) -> bool {
-        by_processes(self.peeked, self.devices.iter().map(|d| d.rnic.caps().pins))
-    }
-
-    /// Takes the messages of the devices at which the last look has found something, and then their
-    /// events and completions. True if there was anything.
-    pub(in crate::progress) fn take_found(&mut self, now: Time) -> bool {
-        let found = self.peeked;
-        let marked = (0..self.devices.len()).filter(|d| found & mark_of(*d) != 0);
+    /// Takes the messages of the devices at which a poll has found something, and then their events
+    /// and completions. True if there was anything.
+    pub(in crate::progress) fn take_found(&mut self, found: DeviceSet, now: Time) -> bool {
+        let marked = (0..self.devices.len()).filter(|device| found.contains(*device));
         marked.fold(false, |any, device| self.take_from(device, now) | any)
     }
 
@@ -257,10 +214,10 @@ impl Engine {
         let Some(s) = owner else { return false };
         let Some(session) = s.session.as_mut() else { return false };
         s.burst.end();
-        let d = &mut self.devices[device];
+        let (d, room) = self.devices.with_room(device);
         let received;
         let came = match &taken.at {
-            EagerPayload::Copied => MessageBytes::Copy(&self.message[..taken.len]),
+            EagerPayload::Copied => MessageBytes::Copy(&room[..taken.len]),
             EagerPayload::Lent(lent) => MessageBytes::Memory(lent),
             EagerPayload::InReceive(slot) => {
                 received = d.slot(*slot, taken.len as u64);
@@ -316,17 +273,5 @@ mod tests {
         assert_eq!(gather(&pieces(&[SHARED, 1]), &mut room), None, "too many");
         assert_eq!(gather(&pieces(&[100, SHARED - 100]), &mut room).map(<[u8]>::len), Some(SHARED));
         assert_eq!(gather(&pieces(&[2, 3]), &mut room[..4]), None, "no room");
-    }
-
-    #[test]
-    fn finds_of_processes_and_of_rdma_devices_differ() {
-        // The devices are the software RNIC, shared memory, and an RDMA device.
-        let found = |marked| by_processes(marked, [false, false, true].into_iter());
-        assert!(!found(0), "no device is marked");
-        assert!(found(mark_of(0)) && found(mark_of(1)) && found(mark_of(0) | mark_of(1)));
-        assert!(!found(mark_of(2)) && !found(mark_of(1) | mark_of(2)), "a device, too");
-        // A shared mark may belong to any of the devices that share it.
-        let many = (0..70).map(|index| index == 66);
-        assert!(!by_processes(mark_of(64), many.clone()) && by_processes(mark_of(62), many));
     }
 }

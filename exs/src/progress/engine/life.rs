@@ -47,7 +47,7 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let kernel = self.plain.next_timeout();
         let own = self.timers.next().into_iter().chain(kernel).chain(self.sweeps.next());
-        self.devices.iter().filter_map(|d| d.rnic.next_timeout()).chain(own).min()
+        own.chain(self.devices.next_timeout()).min()
     }
 
     // ---- ends ----------------------------------------------------------------
@@ -101,7 +101,7 @@ impl Engine {
         self.timers.set(index, &mut gone.timer, None);
         self.forget_attended(&gone.attended);
         for (_, e) in gone.exports {
-            self.free_export(gone.place, e);
+            e.free(&mut self.devices[gone.place.device], gone.place.domain);
         }
     }
 

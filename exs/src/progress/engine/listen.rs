@@ -12,15 +12,14 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::accepts::{Accepts, Arrival};
-use super::choose::{SOFT, uses_soft};
-use super::device::Device;
+use super::devices::{DeviceTable, SOFT, uses_soft};
 use super::domain::Place;
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::progress::options::Transport;
 use crate::progress::shards::{self, Shard};
 use crate::rnic::{ListenOpts, Listener, RnicError};
-use crate::sys;
+
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
 
@@ -56,6 +55,103 @@ struct Opened {
     trouble: Option<RnicError>,
 }
 
+impl Plan {
+    /// Opens the listeners of the plan. Tries other ports while the chosen one is taken, if the plan
+    /// leaves the port open.
+    fn open(&self, devices: &mut DeviceTable) -> Result<(Vec<(Place, Listener)>, u16), RnicError> {
+        let any_port = self.addrs.iter().all(|a| a.port() == 0);
+        let mut tries = if any_port { PORT_TRIES } else { 1 };
+        loop {
+            tries -= 1;
+            let opened = self.try_open(devices);
+            let taken = match opened.trouble {
+                None if !opened.on.is_empty() => return Ok((opened.on, opened.port)),
+                None => RnicError::Os { call: "listen", errno: libc::EADDRNOTAVAIL },
+                Some(e) => e,
+            };
+            for (place, listener) in opened.on.into_iter().rev() {
+                devices[place.device].end_listener(place.domain, listener);
+            }
+            if tries == 0 || !in_use(&taken) {
+                return Err(taken);
+            }
+        }
+    }
+
+    /// Opens the listeners that can be opened. `trouble` is set if the port is taken, if a resource
+    /// has run out, or if no listener could be opened.
+    fn try_open(&self, devices: &mut DeviceTable) -> Opened {
+        let port = self.addrs.first().map_or(0, SocketAddr::port);
+        let mut opened = Opened { on: Vec::new(), port, trouble: None };
+        let mut trouble = None;
+        for &addr in &self.addrs {
+            let mut tcp_taken = false;
+            let alone = self.shm.filter(|(_, alone)| *alone).map(|(d, _)| d);
+            let software = self.soft.then_some(SOFT).or(alone);
+            for device in self.verbs.iter().copied().chain(software) {
+                if device == SOFT && tcp_taken {
+                    continue;
+                }
+                match self.listen_on(devices, device, addr, &mut opened, false) {
+                    Ok(()) => tcp_taken |= devices[device].rnic.caps().owns_tcp_port,
+                    // A listener that silently lacks a device would lose peers.
+                    Err(e) if in_use(&e) || lacking(&e) => {
+                        opened.trouble = Some(e);
+                        return opened;
+                    }
+                    Err(e) => {
+                        let name = devices[device].name();
+                        crate::trace::info!("not listening on {addr} by {name}: {e}");
+                        trouble = Some(e);
+                    }
+                }
+            }
+            // The name of shared memory stands for the TCP port, so it comes after that port.
+            if let Some((shm, false)) = self.shm
+                && tcp_taken
+                && let Err(e) = self.listen_on(devices, shm, addr, &mut opened, true)
+            {
+                if lacking(&e) {
+                    opened.trouble = Some(e);
+                    return opened;
+                }
+                crate::trace::warn!("not listening on {addr} by shared memory: {e}");
+            }
+        }
+        if opened.on.is_empty() {
+            opened.trouble = match trouble {
+                Some(e) if not_here(&e) && !self.soft && self.shm.is_none() => Some(NOT_A_DEVICE),
+                other => other,
+            };
+        }
+        opened
+    }
+
+    /// Opens a listener of one device.
+    fn listen_on(
+        &self,
+        devices: &mut DeviceTable,
+        device: usize,
+        mut addr: SocketAddr,
+        opened: &mut Opened,
+        port_held: bool,
+    ) -> Result<(), RnicError> {
+        addr.set_port(opened.port);
+        let d = &mut devices[device];
+        let mut opts = ListenOpts { port_held, ..self.opts };
+        if d.transport == Transport::Verbs {
+            opts.backlog = opts.backlog.max(VERBS_BACKLOG);
+        }
+        let domain = d.enter(self.group.as_deref())?;
+        let listener = d.rnic.listen(addr, &opts).inspect_err(|_| d.leave(domain))?;
+        opened.on.push((Place { device, domain }, listener));
+        let bound = d.rnic.listener_addr(listener)?;
+        opened.port = bound.port();
+        crate::trace::info!("listening on {bound} by {}", d.name());
+        Ok(())
+    }
+}
+
 impl Engine {
     pub(crate) fn listen(&mut self, id: SockId, backlog: u32) -> Result<(), Error> {
         let wanted = backlog.max(1) as usize;
@@ -70,9 +166,9 @@ impl Engine {
         let any_port = s.asked.is_some_and(|a| a.port() == 0);
         let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let opts = s.opts.clone();
-        let verbs = self.verbs_for(&opts)?;
+        let verbs = self.devices.verbs_for(&opts)?;
         let soft = uses_soft(&opts);
-        let shm = self.shm_for(&opts)?.map(|d| (d, opts.transport == Transport::Shm));
+        let shm = self.devices.shm_for(&opts)?.map(|d| (d, opts.transport == Transport::Shm));
         let listen_opts = ListenOpts {
             backlog: backlog.max(1),
             v6_only: opts.v6_only,
@@ -80,14 +176,14 @@ impl Engine {
             port_held: false,
         };
         let addrs = match soft && !verbs.is_empty() && addr.ip().is_unspecified() {
-            true => self.everywhere(addr, opts.v6_only)?,
+            true => self.devices.everywhere(addr, opts.v6_only)?,
             false => vec![addr],
         };
         let plan = Plan { addrs, verbs, soft, shm, group: opts.trust_group, opts: listen_opts };
-        let opened = match self.open_listeners(&plan) {
+        let opened = match plan.open(&mut self.devices) {
             Err(e) if any_port && in_use(&e) => {
                 let addrs = plan.addrs.iter().map(|a| SocketAddr::new(a.ip(), 0)).collect();
-                self.open_listeners(&Plan { addrs, ..plan })
+                Plan { addrs, ..plan }.open(&mut self.devices)
             }
             other => other,
         };
@@ -107,113 +203,6 @@ impl Engine {
         if self.shard == Shard::FIRST {
             shards::keep_first();
         }
-        Ok(())
-    }
-
-    /// The addresses that stand for a wildcard. It is the wildcard itself, unless a device takes
-    /// TCP ports on its own addresses. It does not matter whether this socket uses that device: a
-    /// wildcard of librdmacm is on all devices.
-    fn everywhere(&self, any: SocketAddr, v6_only: bool) -> Result<Vec<SocketAddr>, Error> {
-        let iwarp = |d: &Device| d.transport == Transport::Verbs && d.rnic.caps().owns_tcp_port;
-        if !self.devices.iter().any(|d| !d.gone && iwarp(d)) {
-            return Ok(vec![any]);
-        }
-        let all = sys::local_addrs(any.port()).map_err(|e| Error::os("getifaddrs", &e))?;
-        let wanted = |a: &SocketAddr| a.is_ipv6() == any.is_ipv6() || (any.is_ipv6() && !v6_only);
-        Ok(all.into_iter().filter(wanted).collect())
-    }
-
-    /// Opens the listeners of a plan. Tries other ports while the chosen one is taken, if the plan
-    /// leaves the port open.
-    fn open_listeners(&mut self, plan: &Plan) -> Result<(Vec<(Place, Listener)>, u16), RnicError> {
-        let any_port = plan.addrs.iter().all(|a| a.port() == 0);
-        let mut tries = if any_port { PORT_TRIES } else { 1 };
-        loop {
-            tries -= 1;
-            let opened = self.try_listeners(plan);
-            let taken = match opened.trouble {
-                None if !opened.on.is_empty() => return Ok((opened.on, opened.port)),
-                None => RnicError::Os { call: "listen", errno: libc::EADDRNOTAVAIL },
-                Some(e) => e,
-            };
-            for (place, listener) in opened.on.into_iter().rev() {
-                self.end_listener(place, listener);
-            }
-            if tries == 0 || !in_use(&taken) {
-                return Err(taken);
-            }
-        }
-    }
-
-    /// Opens the listeners that can be opened. `trouble` is set if the port is taken, if a resource
-    /// has run out, or if no listener could be opened.
-    fn try_listeners(&mut self, plan: &Plan) -> Opened {
-        let port = plan.addrs.first().map_or(0, SocketAddr::port);
-        let mut opened = Opened { on: Vec::new(), port, trouble: None };
-        let mut trouble = None;
-        for &addr in &plan.addrs {
-            let mut tcp_taken = false;
-            let alone = plan.shm.filter(|(_, alone)| *alone).map(|(d, _)| d);
-            let software = plan.soft.then_some(SOFT).or(alone);
-            for device in plan.verbs.iter().copied().chain(software) {
-                if device == SOFT && tcp_taken {
-                    continue;
-                }
-                match self.listen_on(device, addr, &mut opened, plan, false) {
-                    Ok(()) => tcp_taken |= self.devices[device].rnic.caps().owns_tcp_port,
-                    // A listener that silently lacks a device would lose peers.
-                    Err(e) if in_use(&e) || lacking(&e) => {
-                        opened.trouble = Some(e);
-                        return opened;
-                    }
-                    Err(e) => {
-                        let name = self.devices[device].name();
-                        crate::trace::info!("not listening on {addr} by {name}: {e}");
-                        trouble = Some(e);
-                    }
-                }
-            }
-            // The name of shared memory stands for the TCP port, so it comes after that port.
-            if let Some((shm, false)) = plan.shm
-                && tcp_taken
-                && let Err(e) = self.listen_on(shm, addr, &mut opened, plan, true)
-            {
-                if lacking(&e) {
-                    opened.trouble = Some(e);
-                    return opened;
-                }
-                crate::trace::warn!("not listening on {addr} by shared memory: {e}");
-            }
-        }
-        if opened.on.is_empty() {
-            opened.trouble = match trouble {
-                Some(e) if not_here(&e) && !plan.soft && plan.shm.is_none() => Some(NOT_A_DEVICE),
-                other => other,
-            };
-        }
-        opened
-    }
-
-    fn listen_on(
-        &mut self,
-        device: usize,
-        mut addr: SocketAddr,
-        opened: &mut Opened,
-        plan: &Plan,
-        port_held: bool,
-    ) -> Result<(), RnicError> {
-        addr.set_port(opened.port);
-        let d = &mut self.devices[device];
-        let mut opts = ListenOpts { port_held, ..plan.opts };
-        if d.transport == Transport::Verbs {
-            opts.backlog = opts.backlog.max(VERBS_BACKLOG);
-        }
-        let domain = d.enter(plan.group.as_deref())?;
-        let listener = d.rnic.listen(addr, &opts).inspect_err(|_| d.leave(domain))?;
-        opened.on.push((Place { device, domain }, listener));
-        let bound = d.rnic.listener_addr(listener)?;
-        opened.port = bound.port();
-        crate::trace::info!("listening on {bound} by {}", d.name());
         Ok(())
     }
 
@@ -242,11 +231,11 @@ impl Engine {
         // In reverse order: the names of shared memory before the TCP ports that they stand for.
         for (place, listener) in accepts.on.into_iter().rev() {
             self.sockets.remove_listener(place.device, listener);
-            self.end_listener(place, listener);
+            self.devices[place.device].end_listener(place.domain, listener);
         }
         let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
         for (device, r) in accepts.waiting {
-            self.reject(device, r.req, &closed.emit(), now);
+            self.devices[device].reject(r.req, &closed.emit(), now);
         }
         for accept in accepts.ops {
             self.complete(accept.op, Err(why()));
@@ -258,39 +247,31 @@ impl Engine {
         }
     }
 
+    /// A device was removed. Its connections end by themselves.
+    pub(super) fn drop_device(&mut self, device: usize) {
+        if self.devices.note_removal(device) {
+            self.drop_listeners_on(device);
+        }
+    }
+
     /// A device is gone, and its listeners with it. A socket that listens on other devices goes on.
     /// The accepts of any other socket end with an error.
-    pub(super) fn drop_listeners_on(&mut self, device: usize) {
+    fn drop_listeners_on(&mut self, device: usize) {
         for (listener, index) in self.sockets.take_listeners(device) {
             let Some(a) = &mut self.sockets[index].accepts else { continue };
             let on = a.on.iter().position(|on| on.0.device == device && on.1 == listener);
             if let Some((place, listener)) = on.map(|i| a.on.swap_remove(i)) {
-                self.end_listener(place, listener);
+                self.devices[place.device].end_listener(place.domain, listener);
             }
             let Some(a) = &mut self.sockets[index].accepts else { continue };
             a.waiting.retain(|(d, _)| *d != device);
             if a.on.is_empty() {
                 for accept in std::mem::take(&mut a.ops) {
-                    self.complete(accept.op, Err(self.removed(device)));
+                    self.complete(accept.op, Err(self.devices[device].removed()));
                 }
                 self.check_polls(index);
             }
         }
-    }
-
-    /// Closes a listener of a device, and leaves its domain.
-    fn end_listener(&mut self, place: Place, listener: Listener) {
-        let d = &mut self.devices[place.device];
-        // The listener exists, so this fails only if the device is gone.
-        let _ = d.rnic.close_listener(listener);
-        d.leave(place.domain);
-    }
-
-    /// The error of an operation that needs a removed device.
-    #[cold]
-    pub(super) fn removed(&self, device: usize) -> Error {
-        let why = format!("the RDMA device {} was removed", self.devices[device].name());
-        Error::NoDevice { why }
     }
 }
 

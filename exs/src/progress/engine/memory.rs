@@ -4,15 +4,13 @@
 //! uses it there. For other memory there are two ways: a small buffer is copied through a pool of
 //! registered pieces, and a large one is registered for the operation.
 
+use super::Error;
 use super::device::Device;
-use super::domain::Place;
-use super::ops::{Bounce, Kept, Op, TempMrs, first_buffer};
-use super::{Engine, Error, SockId};
-use crate::ids::OpId;
+use super::ops::{Bounce, Kept, TempMrs, first_buffer};
 use crate::mem::{Access, Buffer, Key};
 use crate::progress::event::Bufs;
-use crate::rnic::Mr;
-use crate::session::{Buf, IoVec, OpError, Port};
+use crate::rnic::{Mr, Qp};
+use crate::session::{Buf, IoVec, Port};
 use crate::time::Time;
 
 /// The registered memory of an operation that has not been posted yet.
@@ -22,12 +20,12 @@ pub(super) struct Prepared {
     pub(super) bounce: Option<Bounce>,
 }
 
-impl Engine {
+impl Device {
     /// Registers the memory of an operation, as far as it is not registered yet. `inbound`: bytes
     /// will arrive in it.
     pub(super) fn prepare(
         &mut self,
-        place: Place,
+        domain: u32,
         bufs: &Bufs,
         inbound: bool,
     ) -> Result<Prepared, Error> {
@@ -36,15 +34,15 @@ impl Engine {
         let access = if inbound { Access::LOCAL } else { Access::LOCAL_READ };
         let prepared = match bufs {
             Bufs::One(b) if !b.is_registered() => {
-                if let Some(p) = self.prepare_bounce(place, b, inbound)? {
+                if let Some(p) = self.prepare_bounce(domain, b, inbound)? {
                     return Ok(p);
                 }
-                self.prepare_one(place, b, access, &mut temp).map(IoVec::One)
+                self.prepare_one(domain, b, access, &mut temp).map(IoVec::One)
             }
-            Bufs::One(b) => self.prepare_one(place, b, access, &mut temp).map(IoVec::One),
+            Bufs::One(b) => self.prepare_one(domain, b, access, &mut temp).map(IoVec::One),
             Bufs::Many(list) => {
                 let all: Result<Vec<Buf>, Error> =
-                    list.iter().map(|b| self.prepare_one(place, b, access, &mut temp)).collect();
+                    list.iter().map(|b| self.prepare_one(domain, b, access, &mut temp)).collect();
                 all.map(|v| IoVec::Many(v.into_boxed_slice()))
             }
             Bufs::None => Ok(IoVec::Many(Box::default())),
@@ -52,42 +50,41 @@ impl Engine {
         match prepared {
             Ok(iov) => Ok(Prepared { iov, temp, bounce: None }),
             Err(e) => {
-                free_temp(&mut self.devices[place.device], place.domain, &temp);
+                self.free_temp(domain, &temp);
                 Err(e)
             }
         }
     }
 
-    fn prepare_one(
+    /// Registers one buffer. `temp` gets a registration that ends with the operation.
+    pub(super) fn prepare_one(
         &mut self,
-        place: Place,
+        domain: u32,
         buffer: &Buffer,
         access: Access,
         temp: &mut TempMrs,
     ) -> Result<Buf, Error> {
-        let d = &mut self.devices[place.device];
         if buffer.is_registered() {
-            return d.durable(place.domain, self.context, buffer, &self.home);
+            return self.durable(domain, buffer);
         }
         let seg = buffer.segment();
-        let mr = d.reg_mr(place.domain, &seg, access)?;
+        let mr = self.reg_mr(domain, &seg, access)?;
         temp.push(mr);
         Ok(Buf { seg, mr })
     }
 
     fn prepare_bounce(
         &mut self,
-        place: Place,
+        domain: u32,
         buffer: &Buffer,
         inbound: bool,
     ) -> Result<Option<Prepared>, Error> {
-        let d = &mut self.devices[place.device];
         // The session may lend a receive buffer to the peer, and a device without windows would
         // lend the whole pool.
-        if inbound && !d.rnic.caps().windows {
+        if inbound && !self.rnic.caps().windows {
             return Ok(None);
         }
-        let (rnic, domain) = d.domain(place.domain)?;
+        let (rnic, domain) = self.domain(domain)?;
         let Some(piece) = domain.take_bounce(rnic, buffer.len())? else { return Ok(None) };
         let Some(buf) = domain.bounce(piece, buffer.len()) else { return Ok(None) };
         if !inbound {
@@ -102,27 +99,23 @@ impl Engine {
     /// other connection can reach it.
     pub(super) fn prepare_sink(
         &mut self,
-        id: SockId,
+        domain: u32,
+        qp: Qp,
         buffer: &Buffer,
         now: Time,
     ) -> Result<(Prepared, Option<Key>), Error> {
-        let (place, qp) = match self.sockets.get(id).map(|s| (s.place, s.qp)) {
-            Some((place, Some(qp))) => (place, qp),
-            _ => return Err(Error::Op(OpError::NotConnected)),
-        };
         let mut temp = TempMrs::None;
-        let mut buf = self.prepare_one(place, buffer, Access::LOCAL, &mut temp)?;
-        let d = &mut self.devices[place.device];
+        let mut buf = self.prepare_one(domain, buffer, Access::LOCAL, &mut temp)?;
         let mut window = None;
-        if d.rnic.caps().read_sink_remote_write && !buf.seg.is_empty() {
+        if self.rnic.caps().read_sink_remote_write && !buf.seg.is_empty() {
             let (addr, len) = (buf.seg.addr(), buf.seg.len() as u64);
-            match d.port(place.domain, qp, now).lend(buf.mr, addr, len, Access::REMOTE_WRITE) {
+            match self.port(domain, qp, now).lend(buf.mr, addr, len, Access::REMOTE_WRITE) {
                 Ok(key) => {
                     window = Some(key);
                     buf.mr = Mr { key };
                 }
                 Err(e) => {
-                    free_temp(d, place.domain, &temp);
+                    self.free_temp(domain, &temp);
                     return Err(Error::Rnic(e));
                 }
             }
@@ -130,50 +123,48 @@ impl Engine {
         Ok((Prepared { iov: IoVec::One(buf), temp, bounce: None }, window))
     }
 
-    /// Closes the window onto the sink of a READ. `None`: there is no window.
-    pub(super) fn close_sink(&mut self, id: SockId, window: Option<Key>) {
-        let Some(key) = window else { return };
-        if let Some((device, Some(qp))) = self.sockets.get(id).map(|s| (s.place.device, s.qp)) {
+    /// Closes the window onto the sink of a READ. `None`: there is no window, or no queue pair any
+    /// more.
+    pub(super) fn close_sink(&mut self, qp: Option<Qp>, window: Option<Key>) {
+        if let (Some(qp), Some(key)) = (qp, window) {
             // Fails only if the queue pair is gone, and its windows with it.
-            let _ = self.devices[device].rnic.invalidate_mw(qp, key);
+            let _ = self.rnic.invalidate_mw(qp, key);
         }
     }
 
     /// Undoes `prepare` for an operation that the session has refused.
-    pub(super) fn unprepare(&mut self, place: Place, temp: &TempMrs, bounce: Option<Bounce>) {
-        let d = &mut self.devices[place.device];
-        free_temp(d, place.domain, temp);
-        if let (Some(b), Ok((_, domain))) = (bounce, d.domain(place.domain)) {
+    pub(super) fn unprepare(&mut self, domain: u32, temp: &TempMrs, bounce: Option<Bounce>) {
+        self.free_temp(domain, temp);
+        if let (Some(b), Ok((_, domain))) = (bounce, self.domain(domain)) {
             domain.give_bounce(b.piece);
         }
     }
 
     /// Undoes `prepare` for an operation that has ended and moved `bytes`. Copies bytes that
     /// arrived in a piece of a pool to the program's buffer.
-    #[inline]
-    pub(super) fn release_memory(&mut self, id: OpId, op: &Op, bytes: u64) {
-        let Some(Kept { temp, bounce, window }) = self.ops.take_kept(id, op) else { return };
-        self.close_sink(op.sock, window);
-        if bounce.is_none() && matches!(temp, TempMrs::None) {
-            return;
-        }
-        // An operation ends before its socket does, so the socket is there.
-        let Some(place) = self.sockets.get(op.sock).map(|s| s.place) else { return };
+    pub(super) fn release(
+        &mut self,
+        (domain, qp): (u32, Option<Qp>),
+        Kept { temp, bounce, window }: Kept,
+        bufs: &Bufs,
+        bytes: u64,
+    ) {
+        self.close_sink(qp, window);
         if let Some(b) = bounce.filter(|b| b.inbound)
-            && let Some(buffer) = first_buffer(&op.bufs)
+            && let Some(buffer) = first_buffer(bufs)
         {
             let n = usize::try_from(bytes).unwrap_or(usize::MAX).min(buffer.len());
-            let domain = self.devices[place.device].domain(place.domain);
+            let domain = self.domain(domain);
             if let Some(from) = domain.ok().and_then(|(_, d)| d.bounce(b.piece, n)) {
                 from.seg.copy_to(0, &buffer.segment(), 0, n);
             }
         }
-        self.unprepare(place, &temp, bounce);
+        self.unprepare(domain, &temp, bounce);
     }
-}
 
-fn free_temp(device: &mut Device, domain: u32, temp: &TempMrs) {
-    for &mr in temp.as_slice() {
-        device.dereg_mr(domain, mr);
+    fn free_temp(&mut self, domain: u32, temp: &TempMrs) {
+        for &mr in temp.as_slice() {
+            self.dereg_mr(domain, mr);
+        }
     }
 }

@@ -22,9 +22,9 @@
 mod accepts;
 mod attend;
 mod batch;
-mod choose;
 mod cm;
 mod device;
+mod devices;
 mod dial;
 mod domain;
 mod eager;
@@ -56,26 +56,26 @@ mod watch;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::device::Device;
-use self::ops::OpTable;
+use self::device::Registrar;
+use self::devices::DeviceTable;
+use self::ops::{Op, OpTable};
 use self::parts::Group;
 use self::sockets::SocketTable;
 use self::timers::TimerTable;
+use super::Error;
 use super::context::Weak;
 use super::event::RawEvent;
 use super::queue::QueueCore;
 use super::shards::Shard;
 use super::waiter::Waiter;
-use super::{Error, Transport};
 use crate::ids::OpId;
-use crate::mem::ReleaseRegistration;
 use crate::plain::Plain;
 use crate::rnic::{Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{After, Done, Doorbell};
 use crate::time::Time;
 
 pub(crate) use self::batch::Posting;
-pub(super) use self::choose::Verbs;
+pub(super) use self::devices::{DeviceSet, Verbs};
 pub(super) use self::figures::add as add_counters;
 pub(super) use self::kernel::KERNEL_TOKENS;
 pub use self::onesided::{ExportId, Remote};
@@ -105,11 +105,8 @@ pub(super) struct EngineCounters {
 
 pub(crate) struct Engine {
     shard: Shard,
-    context: u64,
     me: Weak,
-    devices: Vec<Device>,
-    verbs: Verbs,
-    silences: unreachable::Unreachable,
+    pub(crate) devices: DeviceTable,
     pub(crate) sockets: SocketTable,
     ops: OpTable,
     groups: HashMap<OpId, Group>,
@@ -117,11 +114,6 @@ pub(crate) struct Engine {
     plain: Plain,
     timers: TimerTable,
     sweeps: attend::Sweeps,
-    wcs: Vec<Wc>,
-    /// The devices at which the last peek has found something, as a set of marks (`eager`).
-    peeked: u64,
-    /// Room for one message on the eager path.
-    message: Box<[u8]>,
     /// True if the call under way has left nothing to settle.
     passed: bool,
     /// True if the work that the call under way has posted may wait for a shared doorbell.
@@ -129,7 +121,6 @@ pub(crate) struct Engine {
     /// True if the call under way may put doorbells off: the next leader rings them.
     may_share: bool,
     released: Arc<Released>,
-    home: Arc<dyn ReleaseRegistration>,
     catch: handoff::Handoff,
     /// The threads to wake when the lock is released.
     pub(super) wake: Vec<Arc<Waiter>>,
@@ -157,30 +148,21 @@ impl Engine {
         (soft, shm, plain): (Box<dyn Rnic>, Option<Box<dyn Rnic>>, Plain),
         verbs: Verbs,
     ) -> Engine {
-        let mut devices = vec![Device::new(choose::SOFT, soft, Transport::Soft)];
-        devices.extend(shm.map(|rnic| Device::new(choose::SHM, rnic, Transport::Shm)));
-        let home: Arc<dyn ReleaseRegistration> = Arc::clone(&released) as _;
+        let registrar = Registrar::new(context, Arc::clone(&released) as _);
         Engine {
             shard,
-            context,
             me,
-            devices,
-            verbs,
-            silences: unreachable::Unreachable::default(),
+            devices: DeviceTable::new(registrar, soft, shm, verbs),
             sockets: SocketTable::default(),
             ops: OpTable::default(),
             groups: HashMap::new(),
             plain,
             timers: TimerTable::default(),
             sweeps: attend::Sweeps::default(),
-            wcs: Vec::with_capacity(COMPLETIONS),
-            peeked: 0,
-            message: vec![0; slots::SLOT as usize].into_boxed_slice(),
             passed: false,
             share: false,
             may_share: false,
             released,
-            home,
             catch: handoff::Handoff::default(),
             wake: Vec::new(),
             news: Vec::new(),
@@ -201,10 +183,7 @@ impl Engine {
         if token >= KERNEL_TOKENS {
             return self.plain.handle_ready(token, ready);
         }
-        let (device, token) = (token / TOKENS_PER_DEVICE, token % TOKENS_PER_DEVICE);
-        if let Some(d) = self.devices.get_mut(device) {
-            d.rnic.handle_ready(token + device * TOKENS_PER_DEVICE, ready);
-        }
+        self.devices.handle_ready(token, ready);
     }
 
     /// Moves all work that can be moved. `spin`: also looks where the reactor has reported nothing.
@@ -213,16 +192,13 @@ impl Engine {
         self.counters.runs += 1;
         let overdue = self.collect_released(now);
         self.skim(now);
-        if spin && self.devices.iter_mut().fold(false, |any, d| d.rnic.spin(now) | any) {
+        if spin && self.devices.spin(now) {
             self.skim(now);
         }
         if spin {
             self.plain.spin();
         }
-        let mut more = false;
-        for d in &mut self.devices {
-            more |= d.rnic.progress(now);
-        }
+        let mut more = self.devices.progress(now);
         more |= self.plain.progress(now);
         self.fire_timers(now);
         self.sweep(now);
@@ -256,7 +232,7 @@ impl Engine {
     /// Asks the devices to report what happens during a sleep. True if something has happened
     /// already.
     pub(super) fn prepare_sleep(&mut self) -> bool {
-        self.devices.iter_mut().fold(false, |found, d| found | d.rnic.prepare_sleep())
+        self.devices.prepare_sleep()
     }
 
     /// True if a thread should call `run` soon, whatever the deadlines say.
@@ -293,7 +269,7 @@ impl Engine {
 
     /// Takes the completions of a device. True if there were any.
     fn reap_completions(&mut self, device: usize, now: Time) -> bool {
-        let (mut wcs, mut any) = (std::mem::take(&mut self.wcs), false);
+        let (mut wcs, mut any) = (self.devices.take_wcs(), false);
         loop {
             wcs.clear();
             // The loop goes on until no completion is left, since to handle one may bring others. A
@@ -306,7 +282,7 @@ impl Engine {
                 self.handle_wc(device, wc, now);
             }
         }
-        self.wcs = wcs;
+        self.devices.reuse(wcs);
         any
     }
 
@@ -398,6 +374,16 @@ impl Engine {
         event.eof = done.eof;
         event.error = done.result.err().map(|e| Box::new(Error::Op(e)));
         self.deliver(&queue, event);
+    }
+
+    /// Returns the memory of an operation that has ended and moved `bytes`.
+    #[inline]
+    fn release_memory(&mut self, id: OpId, op: &Op, bytes: u64) {
+        let Some(kept) = self.ops.take_kept(id, op) else { return };
+        // An operation ends before its socket does, so the socket is there.
+        if let Some((place, qp)) = self.sockets.get(op.sock).map(|s| (s.place, s.qp)) {
+            self.devices[place.device].release((place.domain, qp), kept, &op.bufs, bytes);
+        }
     }
 
     /// Puts an operation's event into its queue.

@@ -60,13 +60,15 @@ impl Engine {
         now: Time,
     ) -> Result<(Remote, crate::session::Buf, TempMrs), Error> {
         let place = self.sockets.checked(id)?;
-        let (buf, temp) = self.prepare_whole(place, buffer)?;
+        let mut temp = TempMrs::None;
+        let d = &mut self.devices[place.device];
+        let buf = d.prepare_one(place.domain, buffer, Access::LOCAL, &mut temp)?;
         let addr = buf.seg.addr();
         let exported = self.export_buf(id, place, &buf, access, now);
         match exported {
             Ok(key) => Ok((Remote { addr, key }, buf, temp)),
             Err(e) => {
-                self.unprepare(place, &temp, None);
+                self.devices[place.device].unprepare(place.domain, &temp, None);
                 Err(e)
             }
         }
@@ -98,7 +100,7 @@ impl Engine {
         let s = self.sockets.find(id).ok()?;
         let place = s.place;
         let entry = s.exports.remove(&export)?;
-        self.free_export(place, entry)
+        Some(entry.free(&mut self.devices[place.device], place.domain))
     }
 
     /// As `unexport`, but an event brings the buffer.
@@ -136,13 +138,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn free_export(&mut self, place: Place, entry: ExportEntry) -> Option<Buffer> {
-        let ExportEntry { buf, buffer, temp, .. } = entry;
-        drop(buf);
-        self.unprepare(place, &temp, None);
-        Some(buffer)
-    }
-
     /// Copies from or to exported memory. The caller holds the engine's lock, which orders the copy
     /// with the peer's accesses through this RNIC.
     pub(crate) fn with_export(
@@ -154,20 +149,6 @@ impl Engine {
         let s = self.sockets.find(id)?;
         let e = s.exports.get(&export).ok_or_else(|| Error::invalid("the export was revoked"))?;
         copy(&e.buf.seg)
-    }
-
-    fn prepare_whole(
-        &mut self,
-        place: Place,
-        buffer: &Buffer,
-    ) -> Result<(crate::session::Buf, TempMrs), Error> {
-        let d = &mut self.devices[place.device];
-        if buffer.is_registered() {
-            return Ok((d.durable(place.domain, self.context, buffer, &self.home)?, TempMrs::None));
-        }
-        let seg = buffer.segment();
-        let mr = d.reg_mr(place.domain, &seg, Access::LOCAL)?;
-        Ok((crate::session::Buf { seg, mr }, TempMrs::One(mr)))
     }
 
     pub(crate) fn post_read(
@@ -184,7 +165,12 @@ impl Engine {
             Err(e) => return Err((e, bufs)),
         };
         let Bufs::One(buffer) = &bufs else { unreachable!("made above") };
-        let (p, window) = match self.prepare_sink(id, buffer, now) {
+        // A socket with an open session has a queue pair.
+        let Some(qp) = self.sockets[id.index].qp else {
+            return Err((Error::Op(OpError::NotConnected), bufs));
+        };
+        let d = &mut self.devices[place.device];
+        let (p, window) = match d.prepare_sink(place.domain, qp, buffer, now) {
             Ok(p) => p,
             Err(e) => return Err((e, bufs)),
         };
@@ -197,7 +183,7 @@ impl Engine {
         });
         match self.ops.keep(op) {
             Some(kept) if posted.is_ok() => kept.window = window,
-            _ => self.close_sink(id, window),
+            _ => self.devices[place.device].close_sink(Some(qp), window),
         }
         self.conclude(place, op, (temp, bounce), posted)
     }
@@ -215,10 +201,11 @@ impl Engine {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
-        let Prepared { iov, temp, bounce } = match self.prepare(place, &bufs, false) {
-            Ok(p) => p,
-            Err(e) => return Err((e, bufs)),
-        };
+        let Prepared { iov, temp, bounce } =
+            match self.devices[place.device].prepare(place.domain, &bufs, false) {
+                Ok(p) => p,
+                Err(e) => return Err((e, bufs)),
+            };
         let op = self.book(id, ticket, EventKind::Write, bufs);
         let posted = self.sockets.session_post(id, |s| {
             s.post_write(now, op, remote.addr, remote.key, iov, true).map_err(|(e, _)| e)

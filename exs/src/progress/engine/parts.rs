@@ -223,7 +223,7 @@ impl Engine {
             }
             Part::Memory(list) => {
                 let bufs = Bufs::Many(list);
-                match self.prepare(place, &bufs, false) {
+                match self.devices[place.device].prepare(place.domain, &bufs, false) {
                     Ok(Prepared { iov, temp, bounce }) => {
                         Ok((bufs, SendSource::Memory(iov), (temp, bounce)))
                     }
@@ -235,7 +235,7 @@ impl Engine {
 
     fn unprepare_parts(&mut self, place: Place, sources: Vec<Sourced>) -> Vec<Part> {
         let undo = |(bufs, source, (temp, bounce)): Sourced| {
-            self.unprepare(place, &temp, bounce);
+            self.devices[place.device].unprepare(place.domain, &temp, bounce);
             match source {
                 SendSource::File(FileRange { file, offset, len }) => {
                     Part::File { file: file.into_shared(), offset, len }

@@ -82,7 +82,7 @@ impl Engine {
             Err(e) => {
                 cold_path();
                 let bufs = self.ops.remove(op).map_or(Bufs::None, |op| op.bufs);
-                self.unprepare(place, &temp, bounce);
+                self.devices[place.device].unprepare(place.domain, &temp, bounce);
                 Err((Error::Op(e), bufs))
             }
         }
@@ -114,7 +114,7 @@ impl Engine {
             Ok(d) => d,
             Err(e) => return Err((e, bufs)),
         };
-        let p = match self.prepare(place, &bufs, false) {
+        let p = match self.devices[place.device].prepare(place.domain, &bufs, false) {
             Ok(p) => p,
             Err(e) => return Err((e, bufs)),
         };
@@ -141,7 +141,7 @@ impl Engine {
         let s = self.sockets.get_mut(id);
         if let Some(s) = s
             && let Bufs::One(buffer) = &bufs
-            && let Some(key) = buffer.first_registration(self.context, s.place.tag())
+            && let Some(key) = self.devices.first_key(buffer, s.place)
             && let watched = (s.watch.is_some(), !s.polls.is_empty())
             && let Ok(session) = s.open_session()
         {
@@ -200,7 +200,7 @@ impl Engine {
                 return Err((e, bufs));
             }
         };
-        let p = match self.prepare(place, &bufs, true) {
+        let p = match self.devices[place.device].prepare(place.domain, &bufs, true) {
             Ok(p) => p,
             Err(e) => {
                 cold_path();

@@ -85,6 +85,16 @@ pub(super) struct ExportEntry {
     pub(super) expires: Option<Time>,
 }
 
+impl ExportEntry {
+    /// Frees the memory of an export that is closed. Returns its buffer.
+    pub(super) fn free(self, device: &mut Device, domain: u32) -> Buffer {
+        let ExportEntry { buf, buffer, temp, .. } = self;
+        drop(buf);
+        device.unprepare(domain, &temp, None);
+        buffer
+    }
+}
+
 /// A socket.
 pub(crate) struct Sock {
     pub(super) generation: u32,

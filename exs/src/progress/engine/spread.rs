@@ -14,6 +14,7 @@
 use std::net::SocketAddr;
 
 use super::accepts::{Accepts, Arrival, Parent, Request};
+use super::devices::DeviceTable;
 use super::domain::Place;
 use super::sock::State;
 use super::sockets::SocketTable;
@@ -80,6 +81,16 @@ impl SocketTable {
             }
             _ => None,
         })
+    }
+}
+
+impl DeviceTable {
+    /// Enters the domain of a connection on its device.
+    fn enter_for(&mut self, incoming: &Incoming) -> Result<Place, RnicError> {
+        let (transport, name) = &incoming.known_as;
+        let device = self.place_of(*transport, name)?;
+        let domain = self[device].enter(incoming.group.as_deref())?;
+        Ok(Place { device, domain })
     }
 }
 
@@ -202,7 +213,7 @@ impl Engine {
     /// Starts a connection up for a listener of another shard.
     fn adopt(&mut self, incoming: Box<Incoming>, now: Time) {
         let Parent::There { shard, listener, startup } = incoming.parent else { return };
-        let place = match self.enter_for(&incoming) {
+        let place = match self.devices.enter_for(&incoming) {
             Ok(place) => place,
             Err(e) => {
                 // The listener's shard has a domain for it: the domain of the listener.
@@ -216,14 +227,6 @@ impl Engine {
         }
         // The queue pair, if there is one, keeps the domain in use from here on.
         self.devices[place.device].leave(place.domain);
-    }
-
-    /// Enters the domain of a connection on its device.
-    fn enter_for(&mut self, incoming: &Incoming) -> Result<Place, RnicError> {
-        let (transport, name) = &incoming.known_as;
-        let device = self.place_of(*transport, name)?;
-        let domain = self.devices[device].enter(incoming.group.as_deref())?;
-        Ok(Place { device, domain })
     }
 
     /// Starts a connection up that the other shard could not take.

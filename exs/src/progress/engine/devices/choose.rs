@@ -3,20 +3,17 @@
 
 use std::net::SocketAddr;
 
-use super::device::Device;
-use super::dial::destination;
-use super::{Engine, Error, TOKENS_PER_DEVICE, unreachable};
+use super::super::device::Device;
+use super::super::dial::destination;
+use super::super::{Error, TOKENS_PER_DEVICE, unreachable};
+use super::{DeviceTable, SHM, SOFT};
 use crate::progress::devices::{CANNOT_OPEN, NO_DEVICE, OpenVerbs, UNBUILT};
 use crate::progress::options::{Options, Transport};
 use crate::progress::report::Candidate;
 use crate::progress::route::Verdict;
 use crate::rnic::RnicError;
+use crate::sys;
 use crate::time::Time;
-
-/// The index of the software RNIC in the table of devices.
-pub(super) const SOFT: usize = 0;
-/// The index of shared memory in that table, if the host has any.
-pub(super) const SHM: usize = 1;
 
 /// The RDMA devices of this host.
 pub(in crate::progress) enum Verbs {
@@ -42,7 +39,7 @@ impl Verbs {
     }
 }
 
-impl Engine {
+impl DeviceTable {
     /// Looks for RDMA devices, unless the engine has done so before.
     pub(crate) fn open_verbs(&mut self) {
         if matches!(&self.verbs, Verbs::Built(finder) if !finder.asked) {
@@ -55,20 +52,20 @@ impl Engine {
     fn look_for_verbs(&mut self) {
         let Verbs::Built(finder) = &mut self.verbs else { return };
         finder.asked = true;
-        let free = self.devices.iter().filter(|d| d.gone && d.is_unused()).map(|d| d.index);
+        let free = self.list.iter().filter(|d| d.gone && d.is_unused()).map(|d| d.index);
         let places: Vec<usize> = free.collect();
-        let mut all = places.iter().copied().chain(self.devices.len()..);
+        let mut all = places.iter().copied().chain(self.list.len()..);
         let mut tokens = all.clone().map(|place| place * TOKENS_PER_DEVICE);
         match (finder.open)(&finder.registry, &mut tokens) {
             Ok(rnics) => {
                 finder.trouble = None;
                 for (rnic, place) in rnics.into_iter().zip(&mut all) {
                     crate::trace::info!("found the RDMA device {}", rnic.caps().name);
-                    self.silences.forget_device(place);
-                    let device = Device::new(place, rnic, Transport::Verbs);
-                    match self.devices.get_mut(place) {
+                    self.unreachable.forget_device(place);
+                    let device = Device::new(place, rnic, Transport::Verbs, &self.registrar);
+                    match self.list.get_mut(place) {
                         Some(old) => *old = device.in_place_of(old),
-                        None => self.devices.push(device),
+                        None => self.list.push(device),
                     }
                 }
             }
@@ -83,7 +80,10 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NoDevice`] if the options demand an RDMA device and there is none.
-    pub(super) fn verbs_for(&mut self, opts: &Options) -> Result<Vec<usize>, Error> {
+    pub(in crate::progress::engine) fn verbs_for(
+        &mut self,
+        opts: &Options,
+    ) -> Result<Vec<usize>, Error> {
         if matches!(opts.transport, Transport::Soft | Transport::Shm) {
             return Ok(Vec::new());
         }
@@ -106,8 +106,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NoDevice`] if the options demand shared memory and there is none.
-    pub(super) fn shm_for(&self, opts: &Options) -> Result<Option<usize>, Error> {
-        let there = self.devices.get(SHM).is_some_and(|d| d.transport == Transport::Shm);
+    pub(in crate::progress::engine) fn shm_for(
+        &self,
+        opts: &Options,
+    ) -> Result<Option<usize>, Error> {
+        let there = self.list.get(SHM).is_some_and(|d| d.transport == Transport::Shm);
         match opts.transport {
             Transport::Auto | Transport::Shm if there => Ok(Some(SHM)),
             Transport::Shm => Err(Error::NoDevice { why: "there is no shared memory".to_owned() }),
@@ -117,7 +120,7 @@ impl Engine {
 
     fn usable(&self, opts: &Options) -> Vec<usize> {
         let wanted = |d: &&Device| opts.device.as_ref().is_none_or(|n| *n == d.name());
-        let verbs = self.devices.iter().filter(|d| d.transport == Transport::Verbs && !d.gone);
+        let verbs = self.list.iter().filter(|d| d.transport == Transport::Verbs && !d.gone);
         verbs.filter(wanted).map(|d| d.index).collect()
     }
 
@@ -125,13 +128,13 @@ impl Engine {
     ///
     /// # Errors
     /// ENODEV if this shard cannot use it.
-    pub(super) fn place_of(
+    pub(in crate::progress::engine) fn place_of(
         &mut self,
         transport: Transport,
         name: &str,
     ) -> Result<usize, RnicError> {
-        let found = |engine: &Engine| {
-            let mut live = engine.devices.iter().filter(|d| d.transport == transport && !d.gone);
+        let found = |table: &DeviceTable| {
+            let mut live = table.list.iter().filter(|d| d.transport == transport && !d.gone);
             live.find(|d| d.name() == name).map(|d| d.index)
         };
         if transport == Transport::Verbs && found(self).is_none() {
@@ -143,13 +146,13 @@ impl Engine {
 
     /// True if a device was removed and has not come back.
     fn misses_device(&self) -> bool {
-        let back = |gone: &Device| self.devices.iter().any(|d| !d.gone && d.name() == gone.name());
-        self.devices.iter().any(|d| d.gone && !back(d))
+        let back = |gone: &Device| self.list.iter().any(|d| !d.gone && d.name() == gone.name());
+        self.list.iter().any(|d| d.gone && !back(d))
     }
 
     /// Why there is no RDMA device, or none of this name, and what to do about it.
     fn why_none(&self, name: Option<&str>) -> String {
-        let all = || self.devices.iter().filter(|d| d.transport == Transport::Verbs);
+        let all = || self.list.iter().filter(|d| d.transport == Transport::Verbs);
         if let Some(name) = name
             && all().next().is_some()
         {
@@ -164,6 +167,23 @@ impl Engine {
             None if all().next().is_some() => "every RDMA device was removed".to_owned(),
             None => NO_DEVICE.to_owned(),
         }
+    }
+
+    /// The addresses that stand for a wildcard. It is the wildcard itself, unless a device takes
+    /// TCP ports on its own addresses. It does not matter whether this socket uses that device: a
+    /// wildcard of librdmacm is on all devices.
+    pub(in crate::progress::engine) fn everywhere(
+        &self,
+        any: SocketAddr,
+        v6_only: bool,
+    ) -> Result<Vec<SocketAddr>, Error> {
+        let iwarp = |d: &Device| d.transport == Transport::Verbs && d.rnic.caps().owns_tcp_port;
+        if !self.list.iter().any(|d| !d.gone && iwarp(d)) {
+            return Ok(vec![any]);
+        }
+        let all = sys::local_addrs(any.port()).map_err(|e| Error::os("getifaddrs", &e))?;
+        let wanted = |a: &SocketAddr| a.is_ipv6() == any.is_ipv6() || (any.is_ipv6() && !v6_only);
+        Ok(all.into_iter().filter(wanted).collect())
     }
 
     /// Why RDMA devices cannot be used. None: they can, or the host has none.
@@ -192,9 +212,9 @@ impl Engine {
             devices.push(SOFT);
         }
         let verdict = |device: usize| {
-            let d = &self.devices[device];
+            let d = &self.list[device];
             let refused: Option<RnicError> = d.rnic.reaches(addr, bind).err();
-            let silent = self.silences.since(device, addr.ip(), now);
+            let silent = self.silent_for(device, addr.ip(), now);
             Verdict { device, transport: d.transport, name: d.name().to_owned(), refused, silent }
         };
         let mut verdicts: Vec<Verdict> = devices.into_iter().map(verdict).collect();
@@ -246,18 +266,18 @@ impl Engine {
         ways
     }
 
-    /// The driver reports that a device was removed.
-    pub(super) fn device_removed(&mut self, device: usize) {
-        let d = &mut self.devices[device];
+    /// The driver reports that a device was removed. False: it has done so before.
+    pub(in crate::progress::engine) fn note_removal(&mut self, device: usize) -> bool {
+        let d = &mut self.list[device];
         if std::mem::replace(&mut d.gone, true) {
-            return;
+            return false;
         }
         crate::trace::warn!("the RDMA device {} was removed", d.name());
-        self.drop_listeners_on(device);
+        true
     }
 }
 
 /// True if a socket with these options may use the software RNIC.
-pub(super) fn uses_soft(opts: &Options) -> bool {
+pub(in crate::progress::engine) fn uses_soft(opts: &Options) -> bool {
     matches!(opts.transport, Transport::Auto | Transport::Soft)
 }
