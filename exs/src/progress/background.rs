@@ -75,7 +75,7 @@ impl Context {
         }
         let mut engine = self.lock();
         let due = engine.take_news(aged);
-        self.has_news.store(engine.has_news(), Ordering::Relaxed);
+        self.has_news.store(engine.delivery.has_news(), Ordering::Relaxed);
         drop(engine);
         if aged && !due.is_empty() {
             self.rely();

@@ -234,7 +234,7 @@ impl Context {
             cold_path();
             engine.settle(moment.now(), lazy);
             engine.end_call();
-            if engine.leaver().is_some() {
+            if engine.delivery.leaver().is_some() {
                 drop(engine);
                 self.stay();
                 engine = self.lock();
@@ -255,11 +255,7 @@ impl Context {
             self.tell(&mut engine, outlook);
         }
         // The usual case: the call concerns no thread but this one.
-        if engine.wake.is_empty()
-            && self.asleep_until.load(Ordering::SeqCst) == u64::MAX
-            && !engine.has_news()
-            && !engine.signalled
-        {
+        if engine.delivery.is_quiet() && self.asleep_until.load(Ordering::SeqCst) == u64::MAX {
             return false;
         }
         self.wake_others(engine, me)
@@ -274,12 +270,7 @@ impl Context {
 
     #[inline(never)]
     fn wake_others(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
-        engine.wake.retain(|w| me.is_none_or(|me| !std::ptr::eq(me, &**w)));
-        // Usually no thread is left. Then the list keeps its memory.
-        let wake = match engine.wake.is_empty() {
-            true => Vec::new(),
-            false => std::mem::take(&mut engine.wake),
-        };
+        let wake = engine.delivery.take_waiters(me);
         let asleep = self.asleep_until.load(Ordering::SeqCst);
         // If another thread sleeps in the reactor, work that this turn began must wake that thread,
         // too. A device may have had nothing to wait for when the thread fell asleep: no send was
@@ -303,17 +294,17 @@ impl Context {
 
     /// The watches whose descriptors must show a change now.
     fn due_news(&self, engine: &mut Engine) -> Vec<Arc<dyn Watch>> {
-        let signalled = std::mem::take(&mut engine.signalled);
+        let signalled = engine.delivery.take_signalled();
         let background = self.lead.leader() == Leader::Background;
-        if background && (signalled || engine.has_news()) {
+        if background && (signalled || engine.delivery.has_news()) {
             // No thread has fetched the event within a tick, or the program polls anyway.
             self.rely();
         }
-        let due = match engine.has_news() && (background || self.reliance.polls()) {
+        let due = match engine.delivery.has_news() && (background || self.reliance.polls()) {
             true => engine.take_news(false),
             false => Vec::new(),
         };
-        self.has_news.store(engine.has_news(), Ordering::Relaxed);
+        self.has_news.store(engine.delivery.has_news(), Ordering::Relaxed);
         due
     }
 

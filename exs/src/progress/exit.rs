@@ -182,14 +182,14 @@ impl Context {
     /// The process goes on: delivers the events that were suppressed.
     fn go_on(&self) {
         let mut engine = self.lock();
-        engine.leave_off();
+        engine.delivery.resume();
         self.finish(engine, None);
     }
 
     /// Keeps a thread in its call while the process exits. The exiting thread itself goes on.
     #[cold]
     pub(super) fn stay(&self) {
-        let leaver = self.lock().leaver();
+        let leaver = self.lock().delivery.leaver();
         if leaver.is_some_and(|thread| thread != this_thread())
             && let Some(exit) = EXIT.get()
         {

@@ -288,11 +288,11 @@ impl Context {
         }
         let now = self.clock.now_locked(now);
         if let Some((queue, _)) = &want {
-            engine.catch_for(queue);
+            engine.delivery.catch_for(queue);
         }
         let taken = engine.take_found(at, now);
         engine.settle_rest(now);
-        let got = want.map_or(0, |(queue, want)| engine.hand_over(queue, want));
+        let got = want.map_or(0, |(queue, want)| engine.delivery.hand_over(queue, want));
         Skim { found: Some(!taken), at, called, served_others: self.finish(engine, me), got }
     }
 

@@ -148,7 +148,7 @@ impl Engine {
             if self.peek_attended(self.sockets.id(index))
                 != Some(Attended::Idle { for_room: false })
             {
-                self.wake.push(waiter);
+                self.delivery.wake(waiter);
             }
         }
     }

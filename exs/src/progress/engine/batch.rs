@@ -58,10 +58,9 @@ impl Engine {
         }
         if eager > 0 {
             self.passed = true;
-            self.counters.events += eager as u64;
             let usual = ticket.tag;
             let events = batch.drain(..eager).map(|posting| sent(posting, usual));
-            self.leave_several(ticket.queue, events);
+            self.delivery.deliver_all(ticket.queue, events);
         }
         let post = |engine: &mut Engine, ticket: &Ticket<'_>, bufs| {
             engine.send_later(id, ticket, bufs, moment.now())
@@ -81,11 +80,11 @@ impl Engine {
         moment: &LazyNow<'_>,
     ) -> BatchEnd {
         // Receives that find their bytes at once end together, too.
-        self.gather_for(ticket.queue);
+        self.delivery.gather_for(ticket.queue);
         let end = self.post_each(ticket, (batch, count), |engine, ticket, bufs| {
             engine.post_recv(id, ticket, bufs, flags, moment)
         });
-        self.leave_gathered(ticket.queue);
+        self.delivery.leave_gathered(ticket.queue);
         end
     }
 

@@ -87,7 +87,7 @@ impl Engine {
             let Some(op) = self.ops.remove(op) else { continue };
             let (queue, mut event) = op.into_event();
             event.guest = Some(Box::new(Guest { accepted, ..Guest::default() }));
-            self.deliver(&queue, event);
+            self.delivery.deliver(&queue, event);
         }
         // The backlog may have room now for requests that wait.
         loop {
@@ -307,7 +307,7 @@ impl Engine {
         a.came = a.came.wrapping_add(1);
         self.match_accepts(listener.index, now);
         self.check_polls(listener.index);
-        self.check_watch(listener.index);
+        self.delivery.news.check(listener.index, &mut self.sockets[listener.index]);
         true
     }
 

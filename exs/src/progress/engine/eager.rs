@@ -105,7 +105,7 @@ impl Engine {
         self.passed = true;
         let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Send, bufs);
         (event.bytes, event.total) = (len as u64, len as u64);
-        self.deliver(ticket.queue, event);
+        self.delivery.deliver(ticket.queue, event);
         Ok(())
     }
 
@@ -166,7 +166,7 @@ impl Engine {
             && let Some(taken) = self.devices.next_eager(device)
         {
             left -= 1;
-            let enough = self.message_came(device, &taken, now) && self.has_caught();
+            let enough = self.message_came(device, &taken, now) && self.delivery.has_caught();
             let d = &mut self.devices[device];
             match taken.at {
                 EagerPayload::Copied => {}
@@ -248,7 +248,7 @@ impl Engine {
         while let Some(done) = self.sockets[index].session.as_mut().and_then(|s| s.poll_done()) {
             self.finish(done, now);
         }
-        self.check_watch(index);
+        self.delivery.news.check(index, &mut self.sockets[index]);
         // Data that moved may have started the ring's idle time again. A message brings no other
         // deadline nearer.
         if !self.sockets[index].timer.is_set() {

@@ -44,7 +44,7 @@ pub(in crate::progress) fn add(sum: &mut Counters, one: &Counters) {
 impl Engine {
     /// The counters of all sockets, including those that are gone, and (events, runs).
     pub(crate) fn counters_of_all(&self) -> (Counters, u64, u64) {
-        (self.sockets.counters(), self.counters.events, self.counters.runs)
+        (self.sockets.counters(), self.delivery.count(), self.runs)
     }
 
     /// The operations in flight.

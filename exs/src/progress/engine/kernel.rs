@@ -184,21 +184,8 @@ impl Engine {
 
     /// Delivers the events of the next operations that have ended, while they go to this queue.
     fn deliver_run(&mut self, queue: &Arc<QueueCore>) {
-        if self.leaves_for(queue) {
-            let (plain, ops) = (&mut self.plain, &mut self.ops);
-            let mut count = 0;
-            let events = std::iter::from_fn(|| {
-                let event = next_event(plain, ops, queue)?;
-                count += 1;
-                Some(event)
-            });
-            self.signalled |= queue.push_all(events, &mut self.wake);
-            self.counters.events += count;
-            return;
-        }
-        while let Some(event) = next_event(&mut self.plain, &mut self.ops, queue) {
-            self.deliver(queue, event);
-        }
+        let (plain, ops) = (&mut self.plain, &mut self.ops);
+        self.delivery.deliver_all(queue, std::iter::from_fn(|| next_event(plain, ops, queue)));
     }
 }
 

@@ -112,7 +112,7 @@ impl Engine {
     pub(in crate::progress) fn leave_all(&mut self, thread: i32, now: Time) -> Duration {
         // Overdue start-ups need no care: all start-ups end below.
         self.collect_released(now);
-        self.leaver = Some(thread);
+        self.delivery.suppress(thread);
         let ids: Vec<SockId> = self.sockets.iter().map(|(id, _)| id).collect();
         let mut patience = Duration::ZERO;
         for id in ids {
@@ -135,18 +135,6 @@ impl Engine {
     /// True if every connection has ended.
     pub(in crate::progress) fn has_left(&self) -> bool {
         self.sockets.iter().all(|(_, s)| s.session.is_none() || s.state != State::Closed)
-    }
-
-    /// The process has not ended: its threads go on, with closed sockets. The suppressed events go
-    /// into their queues.
-    pub(in crate::progress) fn leave_off(&mut self) {
-        self.leaver = None;
-        self.tell_unheard();
-    }
-
-    /// The thread that ends the process. None: the process goes on.
-    pub(in crate::progress) fn leaver(&self) -> Option<i32> {
-        self.leaver
     }
 
     pub(super) fn drop_session(&mut self, index: u32) {

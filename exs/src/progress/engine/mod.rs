@@ -23,6 +23,7 @@ mod accepts;
 mod attend;
 mod batch;
 mod cm;
+mod delivery;
 mod device;
 mod devices;
 mod dial;
@@ -30,7 +31,6 @@ mod domain;
 mod eager;
 mod figures;
 mod files;
-mod handoff;
 mod kernel;
 mod life;
 mod listen;
@@ -56,6 +56,7 @@ mod watch;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use self::delivery::Delivery;
 use self::device::Registrar;
 use self::devices::DeviceTable;
 use self::ops::{Op, OpTable};
@@ -64,10 +65,7 @@ use self::sockets::SocketTable;
 use self::timers::TimerTable;
 use super::Error;
 use super::context::Weak;
-use super::event::RawEvent;
-use super::queue::QueueCore;
 use super::shards::Shard;
-use super::waiter::Waiter;
 use crate::ids::OpId;
 use crate::plain::Plain;
 use crate::rnic::{Ready, Rnic, Wc, WcOp, WcStatus};
@@ -96,13 +94,6 @@ const COMPLETIONS: usize = 256;
 /// Tokens of the reactor that belong to one device.
 pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 
-/// The figures of a whole context.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct EngineCounters {
-    pub(super) events: u64,
-    pub(super) runs: u64,
-}
-
 pub(crate) struct Engine {
     shard: Shard,
     me: Weak,
@@ -121,22 +112,15 @@ pub(crate) struct Engine {
     /// True if the call under way may put doorbells off: the next leader rings them.
     may_share: bool,
     released: Arc<Released>,
-    catch: handoff::Handoff,
-    /// The threads to wake when the lock is released.
-    pub(super) wake: Vec<Arc<Waiter>>,
-    /// Sockets whose changes wait to be shown on descriptors.
-    news: Vec<SockId>,
-    /// True if an event has made a descriptor readable that the program polls.
-    pub(super) signalled: bool,
+    pub(super) delivery: Delivery,
     /// The outlook that threads without the lock were shown last.
     pub(super) told: Outlook,
-    pub(super) counters: EngineCounters,
+    /// The runs so far.
+    runs: u64,
     last_export: ExportId,
     /// The number of the last start-up that was sent to another shard.
     last_startup: u64,
     more: bool,
-    /// The thread that ends the process. None: the process goes on.
-    leaver: Option<i32>,
 }
 
 impl Engine {
@@ -163,16 +147,12 @@ impl Engine {
             share: false,
             may_share: false,
             released,
-            catch: handoff::Handoff::default(),
-            wake: Vec::new(),
-            news: Vec::new(),
-            signalled: false,
+            delivery: Delivery::default(),
             told: Outlook::default(),
-            counters: EngineCounters::default(),
+            runs: 0,
             last_export: 0,
             last_startup: 0,
             more: false,
-            leaver: None,
         }
     }
 
@@ -189,7 +169,7 @@ impl Engine {
     /// Moves all work that can be moved. `spin`: also looks where the reactor has reported nothing.
     /// True if there is more to do at once.
     pub(super) fn run(&mut self, now: Time, spin: bool) -> bool {
-        self.counters.runs += 1;
+        self.runs += 1;
         let overdue = self.collect_released(now);
         self.skim(now);
         if spin && self.devices.spin(now) {
@@ -354,7 +334,7 @@ impl Engine {
             }
         }
         self.check_polls(index);
-        self.check_watch(index);
+        self.delivery.news.check(index, &mut self.sockets[index]);
         self.check_attended(index);
         self.set_timer(index);
         self.tear_down(index);
@@ -373,7 +353,7 @@ impl Engine {
         event.total = done.total;
         event.eof = done.eof;
         event.error = done.result.err().map(|e| Box::new(Error::Op(e)));
-        self.deliver(&queue, event);
+        self.delivery.deliver(&queue, event);
     }
 
     /// Returns the memory of an operation that has ended and moved `bytes`.
@@ -386,19 +366,13 @@ impl Engine {
         }
     }
 
-    /// Puts an operation's event into its queue.
-    fn deliver(&mut self, queue: &Arc<QueueCore>, event: RawEvent) {
-        self.counters.events += 1;
-        self.leave(queue, event);
-    }
-
     /// Ends an operation that no session knows.
     fn complete(&mut self, id: OpId, result: Result<(), Error>) {
         if let Some(op) = self.ops.remove(id) {
             self.release_memory(id, &op, 0);
             let (queue, mut event) = op.into_event();
             event.error = result.err().map(Box::new);
-            self.deliver(&queue, event);
+            self.delivery.deliver(&queue, event);
         }
     }
 }

@@ -107,7 +107,7 @@ impl Engine {
     pub(crate) fn revoke(&mut self, id: SockId, export: ExportId, ticket: &Ticket<'_>, now: Time) {
         let buffer = self.unexport(id, export, now);
         let bufs = buffer.map_or(Bufs::None, Bufs::One);
-        self.deliver(
+        self.delivery.deliver(
             ticket.queue,
             RawEvent::with(ticket.token, ticket.tag, EventKind::Revoke, bufs),
         );

@@ -323,7 +323,7 @@ impl Engine {
         event.bytes = g.bytes;
         event.error = g.failed.or(g.cut.map(Error::Op)).map(Box::new);
         event.bufs = Bufs::Many(g.bufs);
-        self.deliver(&queue, event);
+        self.delivery.deliver(&queue, event);
     }
 }
 

@@ -27,7 +27,7 @@ impl Engine {
         if let Some(op) = self.ops.remove(id) {
             let (queue, mut event) = op.into_event();
             event.readiness = ready;
-            self.deliver(&queue, event);
+            self.delivery.deliver(&queue, event);
         }
     }
 }

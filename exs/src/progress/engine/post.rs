@@ -153,7 +153,7 @@ impl Engine {
             {
                 let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Recv, bufs);
                 (event.bytes, event.total) = (bytes, bytes);
-                self.deliver(ticket.queue, event);
+                self.delivery.deliver(ticket.queue, event);
                 match after {
                     After::Settled => self.passed = true,
                     After::NeedsDrive => self.sockets.mark(id.index),

@@ -62,32 +62,39 @@ impl Engine {
         }
     }
 
-    /// Puts a socket on the list of news, if its watch has not shown its state.
+    /// Takes the watches that have news, each once. With `aged`, takes those that already had news
+    /// at the last such call.
+    pub(in crate::progress) fn take_news(&mut self, aged: bool) -> Vec<Arc<dyn Watch>> {
+        self.delivery.news.take(&mut self.sockets, aged)
+    }
+}
+
+/// The sockets with changes that no descriptor shows yet, each once.
+#[derive(Default)]
+pub(super) struct News(Vec<SockId>);
+
+impl News {
+    /// Puts a socket on the list, if its watch has not shown its state.
     #[inline]
-    pub(super) fn check_watch(&mut self, index: u32) {
-        let s = &mut self.sockets[index];
+    pub(super) fn check(&mut self, index: u32, s: &mut Sock) {
         if s.watch.as_ref().is_some_and(|w| !w.listed) && has_news(s) {
             let id = SockId { index, generation: s.generation };
             if let Some(w) = &mut s.watch {
                 w.listed = true;
             }
-            self.news.push(id);
+            self.0.push(id);
         }
     }
 
-    /// True if there is news to show.
     #[inline]
-    pub(in crate::progress) fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub(super) fn has_any(&self) -> bool {
+        !self.0.is_empty()
     }
 
-    /// Takes the watches that have news, each once. With `aged`, takes those that already had news
-    /// at the last such call.
-    pub(in crate::progress) fn take_news(&mut self, aged: bool) -> Vec<Arc<dyn Watch>> {
+    fn take(&mut self, sockets: &mut SocketTable, aged: bool) -> Vec<Arc<dyn Watch>> {
         let mut due = Vec::new();
-        let mut news = std::mem::take(&mut self.news);
-        news.retain(|id| {
-            let Ok(s) = self.sockets.find(*id) else { return false };
+        self.0.retain(|id| {
+            let Some(s) = sockets.get_mut(*id) else { return false };
             let has_news = has_news(s);
             let Some(w) = &mut s.watch else { return false };
             if has_news && aged && !w.aged {
@@ -100,7 +107,6 @@ impl Engine {
             (w.listed, w.aged) = (false, false);
             false
         });
-        self.news = news;
         due
     }
 }
