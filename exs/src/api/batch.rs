@@ -149,8 +149,7 @@ impl Socket {
     ) -> Result<usize, Error> {
         post_batch(queue, batch, |batch| {
             let ticket = self.ticket(queue, Token(0));
-            self.handle()
-                .post(queue.core(), |e, id, moment| e.post_sends(id, &ticket, batch, moment))
+            self.handle().post(queue.core(), |e, id, call| e.post_sends(id, &ticket, batch, call))
         })
     }
 
@@ -163,7 +162,7 @@ impl Socket {
         post_batch(queue, batch, |batch| {
             let ticket = self.ticket(queue, Token(0));
             self.handle()
-                .post(queue.core(), |e, id, moment| e.post_recvs(id, &ticket, batch, flags, moment))
+                .post(queue.core(), |e, id, call| e.post_recvs(id, &ticket, batch, flags, call))
         })
     }
 }

@@ -27,8 +27,8 @@ impl Socket {
     pub fn connect(&self, queue: &EventQueue, token: Token, addr: SocketAddr) -> Result<(), Error> {
         self.post_bare(queue, || {
             self.handle().settle(queue.core());
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.connect(id, &self.ticket(queue, token), addr, moment.now())
+            self.handle().post(queue.core(), |e, id, call| {
+                e.connect(id, &self.ticket(queue, token), addr, call.now())
             })
         })
     }
@@ -70,8 +70,8 @@ impl Socket {
         home: Shard,
     ) -> Result<(), Error> {
         self.post_bare(queue, || {
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.accept(id, &self.ticket(queue, token), home, moment.now())
+            self.handle().post(queue.core(), |e, id, call| {
+                e.accept(id, &self.ticket(queue, token), home, call.now())
             })
         })
     }
@@ -126,8 +126,8 @@ impl Socket {
     /// [`Error::WouldBlock`] if the queue is full, or not connected (ENOTCONN).
     pub fn shutdown(&self, queue: &EventQueue, token: Token, how: Shutdown) -> Result<(), Error> {
         self.post_bare(queue, || {
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.shutdown(id, &self.ticket(queue, token), how, moment.now())
+            self.handle().post(queue.core(), |e, id, call| {
+                e.shutdown(id, &self.ticket(queue, token), how, call.now())
             })
         })
     }
@@ -155,16 +155,16 @@ impl Socket {
     /// [`Error::WouldBlock`] if the queue is full, or closed already.
     pub fn close(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
         self.post_bare(queue, || {
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.close(id, Some(&self.ticket(queue, token)), moment.now())
+            self.handle().post(queue.core(), |e, id, call| {
+                e.close(id, Some(&self.ticket(queue, token)), call.now())
             })
         })
     }
 
     /// As `close`, whose event has its place in the queue already.
     pub(super) fn close_booked(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
-        self.handle().post(queue.core(), |e, id, moment| {
-            e.close(id, Some(&self.ticket(queue, token)), moment.now())
+        self.handle().post(queue.core(), |e, id, call| {
+            e.close(id, Some(&self.ticket(queue, token)), call.now())
         })
     }
 

@@ -237,8 +237,8 @@ impl Export {
             return Err(Refused { error, buffer: self });
         }
         let export = self.id;
-        self.handle.post(queue.core(), |e, id, moment| {
-            e.revoke(id, export, &queue.ticket(token, self.handle.user_data()), moment.now())
+        self.handle.post(queue.core(), |e, id, call| {
+            e.revoke(id, export, &queue.ticket(token, self.handle.user_data()), call.now())
         });
         self.live = false;
         Ok(())

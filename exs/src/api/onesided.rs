@@ -144,8 +144,8 @@ impl Socket {
             Err(error) => return Err(Refused { error, buffer }),
         };
         self.post_one(queue, buffer, |b| {
-            self.handle().post(queue.core(), |e, id, moment| {
-                let (ticket, now) = (self.ticket(queue, token), moment.now());
+            self.handle().post(queue.core(), |e, id, call| {
+                let (ticket, now) = (self.ticket(queue, token), call.now());
                 match what {
                     ReadOrWrite::Read => e.post_read(id, &ticket, target, b, now),
                     ReadOrWrite::Write => e.post_write(id, &ticket, target, b, now),

@@ -75,8 +75,8 @@ impl Socket {
         buffer: impl Into<Buffer>,
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.post_send(id, &self.ticket(queue, token), Bufs::One(b), moment)
+            self.handle().post(queue.core(), |e, id, call| {
+                e.post_send(id, &self.ticket(queue, token), Bufs::One(b), call)
             })
         })
     }
@@ -110,8 +110,8 @@ impl Socket {
         flags: RecvFlags,
     ) -> Result<(), Refused> {
         self.post_one(queue, buffer.into(), |b| {
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.post_recv(id, &self.ticket(queue, token), Bufs::One(b), flags, moment)
+            self.handle().post(queue.core(), |e, id, call| {
+                e.post_recv(id, &self.ticket(queue, token), Bufs::One(b), flags, call)
             })
         })
     }
@@ -156,8 +156,8 @@ impl Socket {
         buffers: Vec<Buffer>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.post_send(id, &self.ticket(queue, token), Bufs::Many(v), moment)
+            self.handle().post(queue.core(), |e, id, call| {
+                e.post_send(id, &self.ticket(queue, token), Bufs::Many(v), call)
             })
         })
     }
@@ -186,8 +186,8 @@ impl Socket {
         flags: RecvFlags,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |v| {
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.post_recv(id, &self.ticket(queue, token), Bufs::Many(v), flags, moment)
+            self.handle().post(queue.core(), |e, id, call| {
+                e.post_recv(id, &self.ticket(queue, token), Bufs::Many(v), flags, call)
             })
         })
     }
@@ -201,7 +201,7 @@ impl Socket {
         flags: RecvFlags,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |mut v| {
-            self.handle().post(queue.core(), |e, id, moment| {
+            self.handle().post(queue.core(), |e, id, call| {
                 if e.sockets.recv_would_wait(id) {
                     let nothing = Error::WouldBlock { what: "socket's receiver", limit: 0 };
                     return Err((nothing, Bufs::Many(v)));
@@ -214,7 +214,7 @@ impl Socket {
                     }
                     None => Bufs::Many(v),
                 };
-                e.post_recv(id, &self.ticket(queue, token), bufs, flags, moment)
+                e.post_recv(id, &self.ticket(queue, token), bufs, flags, call)
             })
         })
     }
@@ -246,8 +246,8 @@ impl Socket {
     ) -> Result<(), Error> {
         let file = FileSend { file, offset, len };
         self.post_bare(queue, || {
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.post_file(id, &self.ticket(queue, token), file, moment.now())
+            self.handle().post(queue.core(), |e, id, call| {
+                e.post_file(id, &self.ticket(queue, token), file, call.now())
             })
         })
     }
@@ -298,8 +298,8 @@ impl Socket {
     ) -> Result<(), Refused<Vec<Part>>> {
         let post_parts = |parts: Vec<Part>| {
             let short = Short::of(&parts);
-            self.handle().post(queue.core(), |e, id, moment| {
-                e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, moment.now())
+            self.handle().post(queue.core(), |e, id, call| {
+                e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, call.now())
             })
         };
         post(queue, parts, post_parts, std::convert::identity)

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Error;
+use super::call::{Call, Ringing};
 use super::companions;
 use super::devices::Devices;
 use super::drive::Drive;
@@ -11,7 +12,6 @@ use super::engine::{
     Engine, KERNEL_TOKENS, Outlook, Released, ShownOutlook, TOKENS_PER_DEVICE, Verbs, Watch,
 };
 use super::event::RawEvent;
-use super::lazy_now::LazyNow;
 use super::leader::{Leader, Leadership};
 use super::pace::Attention;
 use super::queue::QueueCore;
@@ -193,12 +193,16 @@ impl Context {
 
     /// Runs a call of the API on the engine, and settles the work that the call began.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
-        self.enter(Entry::Call, |engine, moment| f(engine, moment.now()))
+        self.enter(Entry::Call, |engine, call| f(engine, call.now()))
     }
 
     /// The same for a call that posts an operation whose event goes to a queue of `shard`.
-    pub(crate) fn post<T>(&self, shard: Shard, f: impl FnOnce(&mut Engine, Time) -> T) -> T {
-        self.enter(Entry::Post(shard), |engine, moment| f(engine, moment.now()))
+    pub(crate) fn post<T>(
+        &self,
+        shard: Shard,
+        f: impl FnOnce(&mut Engine, &mut Call<'_>) -> T,
+    ) -> T {
+        self.enter(Entry::Post(shard), f)
     }
 
     /// Runs `f`, which begins no work, on the engine.
@@ -212,15 +216,14 @@ impl Context {
     pub(super) fn enter<T>(
         &self,
         entry: Entry,
-        f: impl FnOnce(&mut Engine, &LazyNow<'_>) -> T,
+        f: impl FnOnce(&mut Engine, &mut Call<'_>) -> T,
     ) -> T {
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(why) => self.lock_behind(why),
         };
-        let moment = LazyNow::new(&self.clock);
         let crosses = match entry {
-            Entry::Look => return f(&mut engine, &moment),
+            Entry::Look => return f(&mut engine, &mut Call::new(&self.clock, Ringing::AtOnce)),
             Entry::Call => false,
             Entry::Post(shard) => shard != self.shard,
         };
@@ -228,12 +231,13 @@ impl Context {
         // after a tick. Each of the two rings the doorbell first of all. A thread that waits for
         // the event in another shard does not lead here.
         let lazy = self.lead.leader() == Leader::Nobody && !crosses && !self.is_armed();
-        engine.begin_call(lazy);
-        let result = f(&mut engine, &moment);
-        if !engine.has_passed() {
+        let ringing = if lazy { Ringing::Lazy } else { Ringing::AtOnce };
+        engine.plain.begin_call(lazy);
+        let mut call = Call::new(&self.clock, ringing);
+        let result = f(&mut engine, &mut call);
+        if !call.has_passed() || engine.sockets.has_marked() {
             cold_path();
-            engine.settle(moment.now(), lazy);
-            engine.end_call();
+            engine.settle(call.now(), call.ringing());
             if engine.delivery.leaver().is_some() {
                 drop(engine);
                 self.stay();

@@ -9,9 +9,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::call::Call;
 use super::context::{Context, Entry};
 use super::engine::{Engine, SockId};
-use super::lazy_now::LazyNow;
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
 use crate::sys::ProcessLock;
@@ -111,7 +111,7 @@ impl SocketHandle {
 
     /// Runs a call of the API that names no queue on the socket's engine.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, SockId, Time) -> T) -> T {
-        self.enter(Entry::Call, |engine, id, moment| f(engine, id, moment.now()))
+        self.enter(Entry::Call, |engine, id, call| f(engine, id, call.now()))
     }
 
     /// Runs a call that names a queue on the socket's engine.
@@ -119,12 +119,12 @@ impl SocketHandle {
     pub(crate) fn post<T>(
         &self,
         queue: &QueueCore,
-        f: impl FnOnce(&mut Engine, SockId, &LazyNow<'_>) -> T,
+        f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
         match self.home.get() {
             Some(Home { context, id }) => {
                 let shard = queue.shard_beside(context.shard());
-                context.enter(Entry::Post(shard), |e, moment| f(e, *id, moment))
+                context.enter(Entry::Post(shard), |e, call| f(e, *id, call))
             }
             None => self.enter_unsettled(Entry::Post(queue.shard()), f),
         }
@@ -136,9 +136,9 @@ impl SocketHandle {
     }
 
     #[inline]
-    fn enter<T>(&self, entry: Entry, f: impl FnOnce(&mut Engine, SockId, &LazyNow<'_>) -> T) -> T {
+    fn enter<T>(&self, entry: Entry, f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T) -> T {
         match self.home.get() {
-            Some(Home { context, id }) => context.enter(entry, |e, moment| f(e, *id, moment)),
+            Some(Home { context, id }) => context.enter(entry, |e, call| f(e, *id, call)),
             None => self.enter_unsettled(entry, f),
         }
     }
@@ -147,17 +147,17 @@ impl SocketHandle {
     fn enter_unsettled<T>(
         &self,
         entry: Entry,
-        f: impl FnOnce(&mut Engine, SockId, &LazyNow<'_>) -> T,
+        f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
         let Home { context, id } = &self.made;
-        let entered = context.enter(entry, |e, moment| match self.home.get() {
-            None => Ok(f(e, *id, moment)),
+        let entered = context.enter(entry, |e, call| match self.home.get() {
+            None => Ok(f(e, *id, call)),
             // Another thread's connect has moved the socket meanwhile.
             Some(home) => Err((f, home)),
         });
         match entered {
             Ok(result) => result,
-            Err((f, Home { context, id })) => context.enter(entry, |e, moment| f(e, *id, moment)),
+            Err((f, Home { context, id })) => context.enter(entry, |e, call| f(e, *id, call)),
         }
     }
 

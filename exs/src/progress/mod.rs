@@ -29,6 +29,7 @@
 mod alone;
 mod attend;
 mod background;
+mod call;
 mod companions;
 mod context;
 mod devices;

@@ -232,14 +232,14 @@ impl<'a> Descriptor<'a> {
             Ok((context, _)) => {
                 let target = Target { kind: self.kind(), ..self.target };
                 let short = Short::of(&parts);
-                context.post(queue.shard(), |e, now| {
+                context.post(queue.shard(), |e, call| {
                     let target = (&target, limit);
                     e.post_kernel_parts(
                         target,
                         &queue.ticket(token, self.user_data),
                         (parts, short),
                         shut,
-                        now,
+                        call.now(),
                     );
                 });
                 Ok(())
@@ -382,13 +382,13 @@ impl<'a> Descriptor<'a> {
         bufs: Bufs,
         request: impl FnOnce(Pieces) -> Request,
     ) {
-        context.post(queue.shard(), |e, now| {
+        context.post(queue.shard(), |e, call| {
             e.post_kernel(
                 (&self.target, limit),
                 &queue.ticket(token, self.user_data),
                 kind,
                 bufs,
-                now,
+                call.now(),
                 request,
             );
         });
@@ -437,5 +437,5 @@ pub fn book(queue: &EventQueue, token: Token, tag: [u64; 2]) -> Option<Booked> {
 pub fn send_at_once(fd: BorrowedFd<'_>, mut place: Booked, buffer: Buffer) -> Result<(), Buffer> {
     let Ok(context) = first_shard() else { return Err(buffer) };
     let Some(shard) = place.0.queue.as_ref().map(|queue| queue.shard()) else { return Err(buffer) };
-    context.post(shard, |e, now| e.send_kernel_at_once(fd, &mut place.0, buffer, now))
+    context.post(shard, |e, call| e.send_kernel_at_once(fd, &mut place.0, buffer, call))
 }

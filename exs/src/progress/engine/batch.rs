@@ -9,9 +9,9 @@ use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::mem::Buffer;
+use crate::progress::call::Call;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::flags::RecvFlags;
-use crate::progress::lazy_now::LazyNow;
 use crate::rnic::EagerSend;
 use crate::sys::{IoVec, cold_path};
 use crate::time::Time;
@@ -44,7 +44,7 @@ impl Engine {
         id: SockId,
         ticket: &Ticket<'_>,
         (batch, count): (&mut Vec<P>, usize),
-        moment: &LazyNow<'_>,
+        call: &mut Call<'_>,
     ) -> BatchEnd {
         let (mut eager, mut unrung) = (0, 0);
         while eager < count
@@ -54,16 +54,16 @@ impl Engine {
             unrung = unrung.max(batched);
         }
         if unrung > 0 {
-            self.ring_for(id.index, unrung, moment.now());
+            self.ring_for(id.index, unrung, call);
         }
         if eager > 0 {
-            self.passed = true;
+            call.pass();
             let usual = ticket.tag;
             let events = batch.drain(..eager).map(|posting| sent(posting, usual));
             self.delivery.deliver_all(ticket.queue, events);
         }
         let post = |engine: &mut Engine, ticket: &Ticket<'_>, bufs| {
-            engine.send_later(id, ticket, bufs, moment.now())
+            engine.send_later(id, ticket, bufs, call)
         };
         let (posted, refused) = self.post_each(ticket, (batch, count - eager), post);
         (eager + posted, refused)
@@ -77,12 +77,12 @@ impl Engine {
         ticket: &Ticket<'_>,
         (batch, count): (&mut Vec<P>, usize),
         flags: RecvFlags,
-        moment: &LazyNow<'_>,
+        call: &mut Call<'_>,
     ) -> BatchEnd {
         // Receives that find their bytes at once end together, too.
         self.delivery.gather_for(ticket.queue);
         let end = self.post_each(ticket, (batch, count), |engine, ticket, bufs| {
-            engine.post_recv(id, ticket, bufs, flags, moment)
+            engine.post_recv(id, ticket, bufs, flags, call)
         });
         self.delivery.leave_gathered(ticket.queue);
         end
@@ -95,7 +95,7 @@ impl Engine {
         &mut self,
         ticket: &Ticket<'_>,
         (batch, count): (&mut Vec<P>, usize),
-        post: impl Fn(&mut Engine, &Ticket<'_>, Bufs) -> Result<(), (Error, Bufs)>,
+        mut post: impl FnMut(&mut Engine, &Ticket<'_>, Bufs) -> Result<(), (Error, Bufs)>,
     ) -> BatchEnd {
         let (mut posted, mut refused) = (0, None);
         let mut postings = batch.drain(..count);

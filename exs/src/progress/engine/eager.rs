@@ -9,8 +9,8 @@ use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::mem::Buffer;
+use crate::progress::call::{Call, Ringing};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
-use crate::progress::lazy_now::LazyNow;
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend};
 use crate::session::{After, MessageBytes};
 use crate::sys::IoVec;
@@ -75,7 +75,7 @@ impl Engine {
         id: SockId,
         ticket: &Ticket<'_>,
         bufs: Bufs,
-        moment: &LazyNow<'_>,
+        call: &mut Call<'_>,
     ) -> Result<(), Bufs> {
         let Some(s) = self.sockets.get_mut(id).filter(|s| s.state == State::Open) else {
             return Err(bufs);
@@ -100,9 +100,9 @@ impl Engine {
         match sent {
             EagerSend::Declined => return Err(bufs),
             EagerSend::Sent => {}
-            EagerSend::Batched => self.ring_for(id.index, len, moment.now()),
+            EagerSend::Batched => self.ring_for(id.index, len, call),
         }
-        self.passed = true;
+        call.pass();
         let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Send, bufs);
         (event.bytes, event.total) = (len as u64, len as u64);
         self.delivery.deliver(ticket.queue, event);
@@ -111,9 +111,9 @@ impl Engine {
 
     /// A message has taken the eager path, except for the doorbell. Rings the doorbell, or leaves
     /// it to the next leader.
-    pub(super) fn ring_for(&mut self, index: u32, len: usize, now: Time) {
-        let s = &mut self.sockets[index];
-        if !s.burst.grow(len, now) || !self.may_share {
+    pub(super) fn ring_for(&mut self, index: u32, len: usize, call: &Call<'_>) {
+        let (s, now) = (&mut self.sockets[index], call.now());
+        if !s.burst.grow(len, now) || !call.may_share() {
             if let Some(qp) = s.qp {
                 self.devices[s.place.device].rnic.flush(qp, now);
             }
@@ -122,30 +122,13 @@ impl Engine {
         }
     }
 
-    /// A call begins. `may_share`: small sends may share a doorbell, which the next leader rings
-    /// first of all.
-    pub(in crate::progress) fn begin_call(&mut self, may_share: bool) {
-        self.may_share = may_share;
-        self.plain.begin_call(may_share);
-    }
-
     /// Notes a send that takes the general path.
-    pub(super) fn note_send(&mut self, id: SockId, len: usize, now: Time) {
+    pub(super) fn note_send(&mut self, id: SockId, len: usize, call: &mut Call<'_>) {
         if let Some(s) = self.sockets.at(id.index)
             && self.devices[s.place.device].rnic.caps().doorbell_calls
         {
-            self.share = s.burst.grow(len, now);
+            call.note_send(s.burst.grow(len, call.now()));
         }
-    }
-
-    /// A call has ended: its notes do not count for another call.
-    pub(in crate::progress) fn end_call(&mut self) {
-        (self.share, self.passed) = (false, false);
-    }
-
-    /// True, once, if the call under way has taken the eager path and has left nothing to settle.
-    pub(in crate::progress) fn has_passed(&mut self) -> bool {
-        std::mem::take(&mut self.passed) && !self.sockets.has_marked()
     }
 
     /// Takes small messages straight out of the devices.
@@ -198,7 +181,7 @@ impl Engine {
     /// Settles the sockets that skimmed messages have marked, and rings doorbells.
     pub(in crate::progress) fn settle_rest(&mut self, now: Time) {
         if self.sockets.has_marked() {
-            self.settle(now, false);
+            self.settle(now, Ringing::AtOnce);
             self.ring_doorbells(now);
         }
     }

@@ -16,6 +16,7 @@ use crate::mem::Buffer;
 use crate::plain::{
     Direct, End, Failure, KernelDone, Kind, Pieces, Plain, Posted, Request, Target,
 };
+use crate::progress::call::Call;
 use crate::progress::event::{Bufs, EventKind, Guest, RawEvent, Readiness};
 use crate::progress::queue::QueueCore;
 use crate::rnic::FileRange;
@@ -53,9 +54,9 @@ impl Engine {
         fd: BorrowedFd<'_>,
         ticket: &mut OwnTicket,
         buffer: Buffer,
-        now: Time,
+        call: &mut Call<'_>,
     ) -> Result<(), Buffer> {
-        let piece = buffer.segment();
+        let (piece, now) = (buffer.segment(), call.now());
         let direct = self.plain.send_direct(now, fd, &piece);
         if matches!(direct, Direct::No) {
             return Err(buffer);
@@ -65,9 +66,11 @@ impl Engine {
         let op = self.ops.insert(Op::of(NO_SOCK, queue, names, EventKind::Send, Bufs::One(buffer)));
         let posted = Posted { op, number: fd.as_raw_fd(), limit: None, group: 0 };
         match direct {
-            // True: the call has nothing to settle.
             Direct::Kept { burst } => {
-                self.passed = self.plain.post_kept(now, burst, posted, piece);
+                // True: the call has nothing to settle.
+                if self.plain.post_kept(now, burst, posted, piece) {
+                    call.pass();
+                }
             }
             Direct::Sent(sent) => {
                 self.plain.post_sent(now, posted, fd, Pieces::One(piece), sent);

@@ -8,6 +8,7 @@ use super::sock::State;
 use super::spread::Overdue;
 use super::timers::Timer;
 use super::{Engine, SockId};
+use crate::progress::call::Ringing;
 use crate::rnic::Mr;
 use crate::time::Time;
 
@@ -128,7 +129,7 @@ impl Engine {
                 _ => self.close(id, None, now),
             };
         }
-        self.settle(now, false);
+        self.settle(now, Ringing::AtOnce);
         patience
     }
 

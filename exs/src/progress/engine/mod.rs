@@ -64,6 +64,7 @@ use self::parts::Group;
 use self::sockets::SocketTable;
 use self::timers::TimerTable;
 use super::Error;
+use super::call::Ringing;
 use super::context::Weak;
 use super::shards::Shard;
 use crate::ids::OpId;
@@ -102,15 +103,9 @@ pub(crate) struct Engine {
     ops: OpTable,
     groups: HashMap<OpId, Group>,
     /// Ordinary kernel sockets.
-    plain: Plain,
+    pub(super) plain: Plain,
     timers: TimerTable,
     sweeps: attend::Sweeps,
-    /// True if the call under way has left nothing to settle.
-    passed: bool,
-    /// True if the work that the call under way has posted may wait for a shared doorbell.
-    share: bool,
-    /// True if the call under way may put doorbells off: the next leader rings them.
-    may_share: bool,
     released: Arc<Released>,
     pub(super) delivery: Delivery,
     /// The outlook that threads without the lock were shown last.
@@ -143,9 +138,6 @@ impl Engine {
             plain,
             timers: TimerTable::default(),
             sweeps: attend::Sweeps::default(),
-            passed: false,
-            share: false,
-            may_share: false,
             released,
             delivery: Delivery::default(),
             told: Outlook::default(),
@@ -182,15 +174,14 @@ impl Engine {
         more |= self.plain.progress(now);
         self.fire_timers(now);
         self.sweep(now);
-        self.settle(now, false);
+        self.settle(now, Ringing::AtOnce);
         self.give_up_overdue(&overdue, now);
         self.ring_doorbells(now);
         std::mem::take(&mut self.more) || more
     }
 
-    /// Looks after dirty sockets until none is left. With `lazy`, work that is not urgent may wait
-    /// for the next doorbell.
-    pub(super) fn settle(&mut self, now: Time, lazy: bool) {
+    /// Looks after marked sockets until none is left.
+    pub(super) fn settle(&mut self, now: Time, mut ringing: Ringing) {
         for _ in 0..ROUNDS {
             if !self.sockets.has_marked() {
                 self.reap(now);
@@ -201,7 +192,7 @@ impl Engine {
             let mut marked = self.sockets.take_marked();
             for index in marked.drain(..) {
                 if self.sockets.unmark(index) {
-                    self.pump(index, now, lazy);
+                    self.pump(index, now, &mut ringing);
                 }
             }
             self.sockets.reuse(marked);
@@ -225,7 +216,7 @@ impl Engine {
             return;
         }
         self.sockets.ring_lazy(|device, qp| self.devices[device].rnic.flush(qp, now));
-        self.settle(now, false);
+        self.settle(now, Ringing::AtOnce);
     }
 
     /// Takes the events and completions of all devices, and of the kernel sockets.
@@ -309,7 +300,7 @@ impl Engine {
     /// Looks after one socket: drives its session, rings or puts off the doorbell, and reports
     /// operations that have ended. Then updates the socket's polls, watch, attendance and timer,
     /// and frees it if it is over.
-    fn pump(&mut self, index: u32, now: Time, lazy_allowed: bool) {
+    fn pump(&mut self, index: u32, now: Time, ringing: &mut Ringing) {
         let s = &mut self.sockets[index];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.place.device];
@@ -319,14 +310,10 @@ impl Engine {
                 let device = s.place.device;
                 d.staging.start(move |came| released.fetched(device, came));
             }
-            if bell > Doorbell::Idle {
-                let (soon, urgent) = (bell >= Doorbell::Soon, bell == Doorbell::Now);
-                let shares = std::mem::take(&mut self.share) && lazy_allowed;
-                if (urgent && !shares) || (soon && !lazy_allowed) {
-                    d.rnic.flush(qp, now);
-                } else if soon {
-                    self.sockets.ring_later(index);
-                }
+            match ringing.apply(bell) {
+                Doorbell::Now => d.rnic.flush(qp, now),
+                Doorbell::Soon => self.sockets.ring_later(index),
+                Doorbell::Idle | Doorbell::Piggyback => {}
             }
             while let Some(done) = self.sockets[index].session.as_mut().and_then(|s| s.poll_done())
             {

@@ -10,9 +10,9 @@ use super::ops::{Op, TempMrs};
 use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
+use crate::progress::call::Call;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::flags::{Interest, RecvFlags};
-use crate::progress::lazy_now::LazyNow;
 use crate::progress::queue::QueueCore;
 use crate::rnic::{FileRange, Mr};
 use crate::session::{After, Buf, IoVec, OpError, RecvOpts, SendSource};
@@ -93,11 +93,11 @@ impl Engine {
         id: SockId,
         ticket: &Ticket<'_>,
         bufs: Bufs,
-        moment: &LazyNow<'_>,
+        call: &mut Call<'_>,
     ) -> Result<(), (Error, Bufs)> {
-        match self.try_send_eager(id, ticket, bufs, moment) {
+        match self.try_send_eager(id, ticket, bufs, call) {
             Ok(()) => Ok(()),
-            Err(bufs) => self.send_later(id, ticket, bufs, moment.now()),
+            Err(bufs) => self.send_later(id, ticket, bufs, call),
         }
     }
 
@@ -108,7 +108,7 @@ impl Engine {
         id: SockId,
         ticket: &Ticket<'_>,
         bufs: Bufs,
-        now: Time,
+        call: &mut Call<'_>,
     ) -> Result<(), (Error, Bufs)> {
         let place = match self.sockets.checked(id) {
             Ok(d) => d,
@@ -119,7 +119,8 @@ impl Engine {
             Err(e) => return Err((e, bufs)),
         };
         let Prepared { iov, temp, bounce } = p;
-        self.note_send(id, usize::try_from(iov.len()).unwrap_or(usize::MAX), now);
+        self.note_send(id, usize::try_from(iov.len()).unwrap_or(usize::MAX), call);
+        let now = call.now();
         let op = self.book(id, ticket, EventKind::Send, bufs);
         let posted = self.sockets.session_post(id, |s| {
             s.post_send(now, op, SendSource::Memory(iov)).map_err(|(e, _)| e)
@@ -135,7 +136,7 @@ impl Engine {
         ticket: &Ticket<'_>,
         bufs: Bufs,
         flags: RecvFlags,
-        moment: &LazyNow<'_>,
+        call: &mut Call<'_>,
     ) -> Result<(), (Error, Bufs)> {
         self.unattend_for(id, ticket.queue);
         let s = self.sockets.get_mut(id);
@@ -155,19 +156,19 @@ impl Engine {
                 (event.bytes, event.total) = (bytes, bytes);
                 self.delivery.deliver(ticket.queue, event);
                 match after {
-                    After::Settled => self.passed = true,
+                    After::Settled => call.pass(),
                     After::NeedsDrive => self.sockets.mark(id.index),
                 }
                 return Ok(());
             }
             let iov = IoVec::One(buf);
-            let now = if session.limits_recv() { moment.now() } else { Time::ZERO };
+            let now = if session.limits_recv() { call.now() } else { Time::ZERO };
             let op = self.ops.insert(Op::new(id, ticket, EventKind::Recv, bufs));
             let opts = RecvOpts { waitall: flags.waitall, peek: flags.peek };
             let error = match session.post_recv(now, op, iov, opts) {
                 // Most receives wait, and the peer need not be told.
                 Ok(After::Settled) if !session.has_done() => {
-                    self.passed = true;
+                    call.pass();
                     return Ok(());
                 }
                 Ok(_) => None,
@@ -180,7 +181,7 @@ impl Engine {
             };
             return error.map_or(Ok(()), refused);
         }
-        self.recv_into_other(id, ticket, bufs, flags, moment)
+        self.recv_into_other(id, ticket, bufs, flags, call)
     }
 
     /// Posts a receive whose memory must be prepared.
@@ -191,7 +192,7 @@ impl Engine {
         ticket: &Ticket<'_>,
         bufs: Bufs,
         flags: RecvFlags,
-        moment: &LazyNow<'_>,
+        call: &mut Call<'_>,
     ) -> Result<(), (Error, Bufs)> {
         let place = match self.sockets.checked(id) {
             Ok(d) => d,
@@ -213,7 +214,7 @@ impl Engine {
         let (settled, posted) = match self.sockets.find(id) {
             Ok(s) => match s.open_session() {
                 Ok(session) => {
-                    let now = if session.limits_recv() { moment.now() } else { Time::ZERO };
+                    let now = if session.limits_recv() { call.now() } else { Time::ZERO };
                     let posted = session.post_recv(now, op, iov, opts).map_err(|(e, _)| e);
                     // Most receives wait, and the peer need not be told.
                     let settled = posted == Ok(After::Settled) && !session.has_done();
@@ -224,7 +225,7 @@ impl Engine {
             Err(_) => (true, Err(OpError::Shutdown)),
         };
         match settled {
-            true => self.passed = true,
+            true => call.pass(),
             false => self.sockets.mark(id.index),
         }
         self.conclude(place, op, (temp, bounce), posted)

@@ -157,7 +157,7 @@ impl SocketTable {
 
     /// True if the engine must look after sockets.
     #[inline]
-    pub(super) fn has_marked(&self) -> bool {
+    pub(in crate::progress) fn has_marked(&self) -> bool {
         !self.marked.is_empty()
     }
 

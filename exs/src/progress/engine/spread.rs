@@ -20,6 +20,7 @@ use super::sock::State;
 use super::sockets::SocketTable;
 use super::startups::StartupId;
 use super::{Engine, SockId};
+use crate::progress::call::Ringing;
 use crate::progress::handle::SocketHandle;
 use crate::progress::options::{Options, Transport};
 use crate::progress::shards::{self, Shard};
@@ -207,7 +208,7 @@ impl Engine {
                 }
             }
         }
-        self.settle(now, false);
+        self.settle(now, Ringing::AtOnce);
     }
 
     /// Starts a connection up for a listener of another shard.
