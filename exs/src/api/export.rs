@@ -210,7 +210,7 @@ impl Export {
     ) -> Result<(), Error> {
         let export = self.id;
         self.handle.call(|e, id, _| {
-            e.with_export(id, export, |seg| {
+            e.sockets.with_export(id, export, |seg| {
                 f(&seg.slice(offset, len)?);
                 Ok(())
             })

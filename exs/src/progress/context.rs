@@ -112,13 +112,7 @@ impl Context {
         let id = NEXT_ID.add(1);
         let context = Arc::new_cyclic(|me: &Weak| {
             let released = Arc::new(Released::new(me.clone()));
-            let engine = Engine::new(
-                (shard, id),
-                me.clone(),
-                Arc::clone(&released),
-                (soft, shm, plain),
-                verbs,
-            );
+            let engine = Engine::new((shard, id), Arc::clone(&released), (soft, shm, plain), verbs);
             Context {
                 shard,
                 clock: Clock::default(),
@@ -255,8 +249,8 @@ impl Context {
     /// awake. True if a follower was woken.
     #[inline]
     pub(super) fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
-        if let Some(outlook) = engine.news_since(&engine.told) {
-            self.tell(&mut engine, outlook);
+        if let Some(outlook) = engine.changed_outlook() {
+            self.show_outlook(&outlook);
         }
         // The usual case: the call concerns no thread but this one.
         if engine.delivery.is_quiet() && self.asleep_until.load(Ordering::SeqCst) == u64::MAX {
@@ -267,9 +261,8 @@ impl Context {
 
     /// Shows the engine's state to threads without the lock. The state rarely changes.
     #[inline(never)]
-    fn tell(&self, engine: &mut Engine, outlook: Outlook) {
-        engine.told = outlook;
-        self.outlook.show(&outlook);
+    fn show_outlook(&self, outlook: &Outlook) {
+        self.outlook.show(outlook);
     }
 
     #[inline(never)]

@@ -77,7 +77,7 @@ impl Engine {
     /// Hands established connections to the accepts that wait for them.
     pub(super) fn match_accepts(&mut self, index: u32, now: Time) {
         loop {
-            let here = self.shard;
+            let here = self.neighbours.here();
             let Some(a) = &mut self.sockets[index].accepts else { return };
             let Some((op, arrival)) = a.next_pair(here) else { break };
             let accepted = match arrival {
@@ -103,7 +103,7 @@ impl Engine {
 
     /// The program's handle to an established connection, and the peer's address.
     pub(super) fn hand_out(&mut self, child: SockId) -> Option<(SocketHandle, SocketAddr)> {
-        let context = self.me.upgrade()?;
+        let context = self.released.context()?;
         let s = self.sockets.find(child).ok()?;
         let (_, peer) = s.addrs?;
         let taken = Claim::default();
@@ -118,7 +118,9 @@ impl Engine {
             RnicEvent::Cm(event) => event,
             RnicEvent::CqReady(_) => return,
             RnicEvent::DeviceRemoved => return self.drop_device(device),
-            RnicEvent::Starved(starved) => return self.spread_starvation(device, &starved),
+            RnicEvent::Starved(starved) => {
+                return self.neighbours.spread_starvation(device, &starved);
+            }
         };
         match event {
             CmEvent::ConnectRequest { listener, req, peer, local, private_data } => {
@@ -285,7 +287,7 @@ impl Engine {
             }
             Parent::There { shard, listener, startup } => {
                 if let Some((handle, peer)) = self.hand_out(child) {
-                    self.send(shard, Parcel::Ready { listener, startup, handle, peer });
+                    self.neighbours.send(shard, Parcel::Ready { listener, startup, handle, peer });
                 }
             }
         }
@@ -334,7 +336,7 @@ impl Engine {
                         self.startup_failed(listener, StartupId::Here(child), now);
                     }
                     Parent::There { shard, listener, startup } => {
-                        self.send(shard, Parcel::Failed { listener, startup });
+                        self.neighbours.send(shard, Parcel::Failed { listener, startup });
                     }
                 }
             }

@@ -132,7 +132,7 @@ impl Engine {
         now: Time,
     ) {
         let op = self.book(NO_SOCK, ticket, EventKind::SendFile, bufs);
-        self.join_group(group, op);
+        self.ops.join_group(group, op);
         let posted = Posted { op, number, limit: limit.map(|d| (now + d, d)), group };
         self.plain.post(now, posted, target, request);
     }

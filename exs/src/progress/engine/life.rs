@@ -39,7 +39,7 @@ impl Engine {
             {
                 session.handle_timeout(now);
             }
-            self.expire_exports(index, now);
+            s.expire_exports(&mut self.devices[s.place.device], now);
             self.make_room(index, now);
             self.sockets.mark(index);
         }

@@ -200,7 +200,7 @@ impl Engine {
             bound
         });
         s.accepts = Some(Box::new(Accepts::new(wanted, on)));
-        if self.shard == Shard::FIRST {
+        if self.neighbours.here() == Shard::FIRST {
             shards::keep_first();
         }
         Ok(())

@@ -53,19 +53,17 @@ mod timers;
 mod unreachable;
 mod watch;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::delivery::Delivery;
 use self::device::Registrar;
 use self::devices::DeviceTable;
 use self::ops::{Op, OpTable};
-use self::parts::Group;
 use self::sockets::SocketTable;
+use self::spread::Neighbours;
 use self::timers::TimerTable;
 use super::Error;
 use super::call::Ringing;
-use super::context::Weak;
 use super::shards::Shard;
 use crate::ids::OpId;
 use crate::plain::Plain;
@@ -96,12 +94,10 @@ const COMPLETIONS: usize = 256;
 pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 
 pub(crate) struct Engine {
-    shard: Shard,
-    me: Weak,
+    neighbours: Neighbours,
     pub(crate) devices: DeviceTable,
     pub(crate) sockets: SocketTable,
     ops: OpTable,
-    groups: HashMap<OpId, Group>,
     /// Ordinary kernel sockets.
     pub(super) plain: Plain,
     timers: TimerTable,
@@ -109,12 +105,9 @@ pub(crate) struct Engine {
     released: Arc<Released>,
     pub(super) delivery: Delivery,
     /// The outlook that threads without the lock were shown last.
-    pub(super) told: Outlook,
+    told: Outlook,
     /// The runs so far.
     runs: u64,
-    last_export: ExportId,
-    /// The number of the last start-up that was sent to another shard.
-    last_startup: u64,
     more: bool,
 }
 
@@ -122,19 +115,16 @@ impl Engine {
     /// An engine with the software RNIC. It opens the RDMA devices when it needs them.
     pub(super) fn new(
         (shard, context): (Shard, u64),
-        me: Weak,
         released: Arc<Released>,
         (soft, shm, plain): (Box<dyn Rnic>, Option<Box<dyn Rnic>>, Plain),
         verbs: Verbs,
     ) -> Engine {
         let registrar = Registrar::new(context, Arc::clone(&released) as _);
         Engine {
-            shard,
-            me,
+            neighbours: Neighbours::new(shard),
             devices: DeviceTable::new(registrar, soft, shm, verbs),
             sockets: SocketTable::default(),
             ops: OpTable::default(),
-            groups: HashMap::new(),
             plain,
             timers: TimerTable::default(),
             sweeps: attend::Sweeps::default(),
@@ -142,8 +132,6 @@ impl Engine {
             delivery: Delivery::default(),
             told: Outlook::default(),
             runs: 0,
-            last_export: 0,
-            last_startup: 0,
             more: false,
         }
     }

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use super::domain::Place;
+use super::device::Device;
 use super::memory::Prepared;
 use super::ops::TempMrs;
 use super::post::Ticket;
-use super::sock::ExportEntry;
+use super::sock::{ExportEntry, Sock};
+use super::sockets::SocketTable;
 use super::{Engine, Error, SockId};
 use crate::mem::{Access, Buffer, Key};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
-use crate::session::{IoVec, OpError};
+use crate::session::{Buf, IoVec, OpError};
 use crate::time::Time;
 
 /// The beginning of a range of the peer's memory.
@@ -24,6 +25,61 @@ pub struct Remote {
 
 /// The number of an export. The engine uses each number once, whereas devices give keys out again.
 pub type ExportId = u64;
+
+impl SocketTable {
+    /// Copies from or to exported memory. The caller holds the engine's lock, which orders the copy
+    /// with the peer's accesses through this RNIC.
+    pub(crate) fn with_export(
+        &mut self,
+        id: SockId,
+        export: ExportId,
+        copy: impl FnOnce(&crate::mem::Segment) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let s = self.find(id)?;
+        let e = s.exports.get(&export).ok_or_else(|| Error::invalid("the export was revoked"))?;
+        copy(&e.buf.seg)
+    }
+}
+
+impl Sock {
+    fn export_buf(
+        &mut self,
+        device: &mut Device,
+        buf: &Buf,
+        access: Access,
+        now: Time,
+    ) -> Result<Key, Error> {
+        let Some(qp) = self.qp else { return Err(Error::Op(OpError::NotConnected)) };
+        let domain = self.place.domain;
+        let session = self.open_session()?;
+        Ok(session.export(&mut device.port(domain, qp, now), buf, access)?)
+    }
+
+    /// Closes an export to the peer. It keeps its memory.
+    fn close_export(&mut self, device: &mut Device, export: ExportId, now: Time) {
+        let Some(e) = self.exports.get_mut(&export) else { return };
+        if !std::mem::replace(&mut e.open, false) {
+            return;
+        }
+        let key = e.key;
+        if let (Some(session), Some(qp)) = (self.session.as_mut(), self.qp) {
+            session.revoke(&mut device.port(self.place.domain, qp, now), key);
+        }
+    }
+
+    /// Closes the exports whose lifetime has passed.
+    pub(super) fn expire_exports(&mut self, device: &mut Device, now: Time) {
+        let over = |e: &ExportEntry| e.open && e.expires.is_some_and(|t| t <= now);
+        if self.exports.is_empty() {
+            return;
+        }
+        let over: Vec<ExportId> =
+            self.exports.iter().filter(|(_, e)| over(e)).map(|(id, _)| *id).collect();
+        for export in over {
+            self.close_export(device, export, now);
+        }
+    }
+}
 
 impl Engine {
     /// Opens a buffer to the peer of this connection. Returns its address and key, and the number
@@ -40,13 +96,7 @@ impl Engine {
             Ok((remote, buf, temp)) => {
                 let expires = lifetime.map(|d| now + d);
                 let entry = ExportEntry { key: remote.key, buf, buffer, temp, open: true, expires };
-                self.last_export += 1;
-                let export = self.last_export;
-                if let Ok(s) = self.sockets.find(id) {
-                    s.exports.insert(export, entry);
-                }
-                self.sockets.mark(id.index);
-                Ok((remote, export))
+                Ok((remote, self.sockets.add_export(id, entry)))
             }
             Err(e) => Err((e, buffer)),
         }
@@ -58,14 +108,13 @@ impl Engine {
         buffer: &Buffer,
         access: Access,
         now: Time,
-    ) -> Result<(Remote, crate::session::Buf, TempMrs), Error> {
+    ) -> Result<(Remote, Buf, TempMrs), Error> {
         let place = self.sockets.checked(id)?;
         let mut temp = TempMrs::None;
         let d = &mut self.devices[place.device];
         let buf = d.prepare_one(place.domain, buffer, Access::LOCAL, &mut temp)?;
         let addr = buf.seg.addr();
-        let exported = self.export_buf(id, place, &buf, access, now);
-        match exported {
+        match self.sockets.find(id)?.export_buf(d, &buf, access, now) {
             Ok(key) => Ok((Remote { addr, key }, buf, temp)),
             Err(e) => {
                 self.devices[place.device].unprepare(place.domain, &temp, None);
@@ -74,33 +123,13 @@ impl Engine {
         }
     }
 
-    fn export_buf(
-        &mut self,
-        id: SockId,
-        place: Place,
-        buf: &crate::session::Buf,
-        access: Access,
-        now: Time,
-    ) -> Result<Key, Error> {
-        let Some(s) = self.sockets.at(id.index) else {
-            return Err(Error::Op(OpError::NotConnected));
-        };
-        let Some(qp) = s.qp else { return Err(Error::Op(OpError::NotConnected)) };
-        let session = s.open_session()?;
-        Ok(session.export(
-            &mut self.devices[place.device].port(place.domain, qp, now),
-            buf,
-            access,
-        )?)
-    }
-
     /// Revokes an export: closes it at once, and returns its buffer.
     pub(crate) fn unexport(&mut self, id: SockId, export: ExportId, now: Time) -> Option<Buffer> {
-        self.close_export(id.index, export, now);
-        let s = self.sockets.find(id).ok()?;
-        let place = s.place;
+        let s = self.sockets.get_mut(id)?;
+        let device = &mut self.devices[s.place.device];
+        s.close_export(device, export, now);
         let entry = s.exports.remove(&export)?;
-        Some(entry.free(&mut self.devices[place.device], place.domain))
+        Some(entry.free(device, s.place.domain))
     }
 
     /// As `unexport`, but an event brings the buffer.
@@ -111,44 +140,6 @@ impl Engine {
             ticket.queue,
             RawEvent::with(ticket.token, ticket.tag, EventKind::Revoke, bufs),
         );
-    }
-
-    fn close_export(&mut self, index: u32, export: ExportId, now: Time) {
-        let Some(s) = self.sockets.at(index) else { return };
-        let Some(e) = s.exports.get_mut(&export) else { return };
-        if !std::mem::replace(&mut e.open, false) {
-            return;
-        }
-        let key = e.key;
-        if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
-            session.revoke(&mut self.devices[s.place.device].port(s.place.domain, qp, now), key);
-        }
-    }
-
-    pub(super) fn expire_exports(&mut self, index: u32, now: Time) {
-        let over = |e: &ExportEntry| e.open && e.expires.is_some_and(|t| t <= now);
-        let s = &self.sockets[index];
-        if s.exports.is_empty() {
-            return;
-        }
-        let over: Vec<ExportId> =
-            s.exports.iter().filter(|(_, e)| over(e)).map(|(id, _)| *id).collect();
-        for export in over {
-            self.close_export(index, export, now);
-        }
-    }
-
-    /// Copies from or to exported memory. The caller holds the engine's lock, which orders the copy
-    /// with the peer's accesses through this RNIC.
-    pub(crate) fn with_export(
-        &mut self,
-        id: SockId,
-        export: ExportId,
-        copy: impl FnOnce(&crate::mem::Segment) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let s = self.sockets.find(id)?;
-        let e = s.exports.get(&export).ok_or_else(|| Error::invalid("the export was revoked"))?;
-        copy(&e.buf.seg)
     }
 
     pub(crate) fn post_read(

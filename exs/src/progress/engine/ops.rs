@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::SockId;
 use super::domain::Piece;
+use super::parts::Groups;
 use super::post::Ticket;
 use crate::ids::OpId;
 use crate::mem::{Buffer, Key};
@@ -127,6 +128,8 @@ pub(super) struct OpTable {
     /// The memory that operations keep, by slot. Only the entries of operations with `keeps` count.
     kept: Vec<Kept>,
     generation: u32,
+    /// The sends of several parts.
+    pub(super) groups: Groups,
 }
 
 impl OpTable {

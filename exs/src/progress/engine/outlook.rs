@@ -72,9 +72,9 @@ impl Engine {
         self.plain.keeps().0 || self.sockets.has_lazy()
     }
 
-    /// The outlook now. None: it is the same as `told`.
+    /// The outlook, which the caller must show. None: it was shown already.
     #[inline]
-    pub(in crate::progress) fn news_since(&self, told: &Outlook) -> Option<Outlook> {
+    pub(in crate::progress) fn changed_outlook(&mut self) -> Option<Outlook> {
         let outlook = match self.plain.is_idle() {
             true => Outlook {
                 lazy: self.sockets.has_lazy(),
@@ -83,7 +83,11 @@ impl Engine {
             },
             false => self.outlook_with_kernel(),
         };
-        (outlook != *told).then_some(outlook)
+        if outlook == self.told {
+            return None;
+        }
+        self.told = outlook;
+        Some(outlook)
     }
 
     #[inline(never)]

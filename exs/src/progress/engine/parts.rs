@@ -4,14 +4,17 @@
 //! so that no operation of another thread comes between them. A *group* gathers the results. When a
 //! part fails, the engine cancels the parts behind it, since a stream has no holes.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
+use super::device::Device;
 use super::domain::Place;
 use super::kernel::NO_SOCK;
 use super::memory::Prepared;
-use super::ops::TempMrs;
+use super::ops::{Op, OpTable, TempMrs};
 use super::post::Ticket;
+use super::sockets::SocketTable;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::mem::Buffer;
@@ -114,6 +117,168 @@ pub(super) struct Group {
     cut: Option<OpError>,
 }
 
+/// What the end of a part asks for.
+#[derive(Default)]
+pub(super) struct PartEnd {
+    /// The part has failed: the parts behind it must be cancelled, on this socket.
+    cancel: Option<(SockId, Vec<OpId>)>,
+    /// It was the last part, so the group has ended.
+    last: bool,
+}
+
+/// The groups under way, by the operation that the program knows.
+#[derive(Default)]
+pub(super) struct Groups(HashMap<OpId, Group>);
+
+impl Groups {
+    /// Opens a group of `left` parts.
+    fn open(
+        &mut self,
+        group: OpId,
+        home: Option<SockId>,
+        left: usize,
+        (shut, cut): (bool, Option<Cut>),
+    ) {
+        let parts = Vec::with_capacity(left);
+        let (cut, behind) = match cut {
+            Some(Cut { had, asked, behind }) => {
+                (Some(OpError::FileTooShort { had, asked }), behind)
+            }
+            None => (None, Vec::new()),
+        };
+        let bufs = behind.into_iter().flat_map(Part::into_buffers).collect();
+        let shut = shut && cut.is_none();
+        let entry = Group { home, parts, left, bytes: 0, failed: None, bufs, shut, cut };
+        self.0.insert(group, entry);
+    }
+
+    /// True if the operation is a send of several parts.
+    pub(super) fn contains(&self, op: OpId) -> bool {
+        self.0.contains_key(&op)
+    }
+
+    /// True if a part of the group has failed. None: the group has ended.
+    fn has_failed(&self, group: OpId) -> Option<bool> {
+        Some(self.0.get(&group)?.failed.is_some())
+    }
+
+    /// A part has ended. Its buffers go to the group.
+    fn end_part(
+        &mut self,
+        group: OpId,
+        bufs: Bufs,
+        bytes: u64,
+        result: Result<(), Error>,
+    ) -> PartEnd {
+        let Some(g) = self.0.get_mut(&group) else { return PartEnd::default() };
+        g.bufs.extend(into_buffers(bufs));
+        g.left -= 1;
+        g.bytes += bytes;
+        let mut end = PartEnd { cancel: None, last: g.left == 0 };
+        if let Err(e) = result {
+            let first = g.failed.is_none();
+            // Parts that were cancelled before they began end first. If the connection ends under a
+            // part that had begun, that part has the better error: the peer may have its bytes.
+            if first || g.failed.as_ref().is_some_and(Error::is_cut) && !e.is_cut() {
+                g.failed = Some(e);
+            }
+            end.cancel = g.home.filter(|_| first).map(|id| (id, g.parts.clone()));
+        }
+        end
+    }
+}
+
+impl OpTable {
+    /// Makes an operation a part of a group.
+    pub(super) fn join_group(&mut self, group: OpId, op: OpId) {
+        if let Some(o) = self.get_mut(op) {
+            o.group = group;
+        }
+        if let Some(g) = self.groups.0.get_mut(&group) {
+            g.parts.push(op);
+        }
+    }
+
+    /// Takes a group whose last part has ended out of the table.
+    fn take_group(&mut self, group: OpId) -> Option<(Op, Group)> {
+        let (g, op) = (self.groups.0.remove(&group), self.remove(group));
+        op.zip(g)
+    }
+}
+
+impl Device {
+    /// Prepares all parts in a domain, or none.
+    fn prepare_parts(
+        &mut self,
+        domain: u32,
+        parts: Vec<Part>,
+    ) -> Result<Vec<Sourced>, (Error, Vec<Part>)> {
+        let mut sources = Vec::with_capacity(parts.len());
+        let mut parts = parts.into_iter();
+        while let Some(part) = parts.next() {
+            match self.prepare_part(domain, part) {
+                Ok(source) => sources.push(source),
+                Err((e, part)) => {
+                    let mut back = self.unprepare_parts(domain, sources);
+                    back.push(part);
+                    back.extend(parts);
+                    return Err((e, back));
+                }
+            }
+        }
+        Ok(sources)
+    }
+
+    fn prepare_part(&mut self, domain: u32, part: Part) -> Result<Sourced, (Error, Part)> {
+        match part {
+            Part::File { file, offset, len } => {
+                let source = SendSource::File(FileRange { file: file.into(), offset, len });
+                Ok((Bufs::None, source, (TempMrs::None, None)))
+            }
+            Part::Memory(list) => {
+                let bufs = Bufs::Many(list);
+                match self.prepare(domain, &bufs, false) {
+                    Ok(Prepared { iov, temp, bounce }) => {
+                        Ok((bufs, SendSource::Memory(iov), (temp, bounce)))
+                    }
+                    Err(e) => Err((e, Part::Memory(into_buffers(bufs)))),
+                }
+            }
+        }
+    }
+
+    fn unprepare_parts(&mut self, domain: u32, sources: Vec<Sourced>) -> Vec<Part> {
+        let undo = |(bufs, source, (temp, bounce)): Sourced| {
+            self.unprepare(domain, &temp, bounce);
+            match source {
+                SendSource::File(FileRange { file, offset, len }) => {
+                    Part::File { file: file.into_shared(), offset, len }
+                }
+                SendSource::Memory(_) => Part::Memory(into_buffers(bufs)),
+            }
+        };
+        sources.into_iter().map(undo).collect()
+    }
+}
+
+impl SocketTable {
+    /// Checks that the socket takes these parts. Returns the place where its memory is registered.
+    fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<Place, Error> {
+        let place = self.checked(id)?;
+        if parts.is_empty() {
+            return Err(Error::invalid("there is nothing to send: give at least one part"));
+        }
+        let s = self.find(id)?;
+        if s.kind == SocketKind::SeqPacket && parts.len() > 1 {
+            let what = "message of memory and files together: send it as several, or copy it";
+            return Err(Error::Op(OpError::Unsupported(what)));
+        }
+        let len = parts.iter().map(part_len).fold(0, u64::saturating_add);
+        s.open_session()?.may_post_send(len)?;
+        Ok(place)
+    }
+}
+
 impl Engine {
     pub(crate) fn post_parts(
         &mut self,
@@ -123,12 +288,12 @@ impl Engine {
         shut: bool,
         now: Time,
     ) -> Result<(), (Error, Vec<Part>)> {
-        let place = match self.may_post_parts(id, &parts) {
+        let place = match self.sockets.may_post_parts(id, &parts) {
             Ok(place) => place,
             Err(e) => return Err((e, parts)),
         };
         let cut = Cut::at(short, &mut parts);
-        let sources = match self.prepare_parts(place, parts) {
+        let sources = match self.devices[place.device].prepare_parts(place.domain, parts) {
             Ok(sources) => sources,
             Err((e, mut back)) => {
                 if let Some(cut) = cut {
@@ -144,108 +309,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Prepares all parts, or none.
-    fn prepare_parts(
-        &mut self,
-        place: Place,
-        parts: Vec<Part>,
-    ) -> Result<Vec<Sourced>, (Error, Vec<Part>)> {
-        let mut sources = Vec::with_capacity(parts.len());
-        let mut parts = parts.into_iter();
-        while let Some(part) = parts.next() {
-            match self.prepare_part(place, part) {
-                Ok(source) => sources.push(source),
-                Err((e, part)) => {
-                    let mut back = self.unprepare_parts(place, sources);
-                    back.push(part);
-                    back.extend(parts);
-                    return Err((e, back));
-                }
-            }
-        }
-        Ok(sources)
-    }
-
-    /// Opens a group of `left` parts. Returns the operation that the program knows.
-    pub(super) fn open_group(
-        &mut self,
-        home: Option<SockId>,
-        ticket: &Ticket<'_>,
-        left: usize,
-        (shut, cut): (bool, Option<Cut>),
-    ) -> OpId {
-        let group = self.book(home.unwrap_or(NO_SOCK), ticket, EventKind::SendFile, Bufs::None);
-        let parts = Vec::with_capacity(left);
-        let (cut, behind) = match cut {
-            Some(Cut { had, asked, behind }) => {
-                (Some(OpError::FileTooShort { had, asked }), behind)
-            }
-            None => (None, Vec::new()),
-        };
-        let bufs = behind.into_iter().flat_map(Part::into_buffers).collect();
-        let shut = shut && cut.is_none();
-        let entry = Group { home, parts, left, bytes: 0, failed: None, bufs, shut, cut };
-        self.groups.insert(group, entry);
-        group
-    }
-
-    /// Makes an operation a part of a group.
-    pub(super) fn join_group(&mut self, group: OpId, op: OpId) {
-        if let Some(o) = self.ops.get_mut(op) {
-            o.group = group;
-        }
-        if let Some(g) = self.groups.get_mut(&group) {
-            g.parts.push(op);
-        }
-    }
-
-    /// Checks that the socket takes these parts. Returns the place where its memory is registered.
-    fn may_post_parts(&mut self, id: SockId, parts: &[Part]) -> Result<Place, Error> {
-        let place = self.sockets.checked(id)?;
-        if parts.is_empty() {
-            return Err(Error::invalid("there is nothing to send: give at least one part"));
-        }
-        let s = self.sockets.find(id)?;
-        if s.kind == SocketKind::SeqPacket && parts.len() > 1 {
-            let what = "message of memory and files together: send it as several, or copy it";
-            return Err(Error::Op(OpError::Unsupported(what)));
-        }
-        let len = parts.iter().map(part_len).fold(0, u64::saturating_add);
-        s.open_session()?.may_post_send(len)?;
-        Ok(place)
-    }
-
-    fn prepare_part(&mut self, place: Place, part: Part) -> Result<Sourced, (Error, Part)> {
-        match part {
-            Part::File { file, offset, len } => {
-                let source = SendSource::File(FileRange { file: file.into(), offset, len });
-                Ok((Bufs::None, source, (TempMrs::None, None)))
-            }
-            Part::Memory(list) => {
-                let bufs = Bufs::Many(list);
-                match self.devices[place.device].prepare(place.domain, &bufs, false) {
-                    Ok(Prepared { iov, temp, bounce }) => {
-                        Ok((bufs, SendSource::Memory(iov), (temp, bounce)))
-                    }
-                    Err(e) => Err((e, Part::Memory(into_buffers(bufs)))),
-                }
-            }
-        }
-    }
-
-    fn unprepare_parts(&mut self, place: Place, sources: Vec<Sourced>) -> Vec<Part> {
-        let undo = |(bufs, source, (temp, bounce)): Sourced| {
-            self.devices[place.device].unprepare(place.domain, &temp, bounce);
-            match source {
-                SendSource::File(FileRange { file, offset, len }) => {
-                    Part::File { file: file.into_shared(), offset, len }
-                }
-                SendSource::Memory(_) => Part::Memory(into_buffers(bufs)),
-            }
-        };
-        sources.into_iter().map(undo).collect()
-    }
-
     /// Posts one part. A part that the session refuses counts as failed, and so do the parts behind
     /// it.
     fn post_part(
@@ -256,10 +319,9 @@ impl Engine {
         (bufs, source, memory): Sourced,
         now: Time,
     ) {
-        let Some(g) = self.groups.get(&group) else { return };
-        let broken = g.failed.is_some();
+        let Some(broken) = self.ops.groups.has_failed(group) else { return };
         let op = self.book(id, ticket, EventKind::SendFile, bufs);
-        self.join_group(group, op);
+        self.ops.join_group(group, op);
         let posted = if broken {
             Err(OpError::Cancelled)
         } else {
@@ -268,6 +330,19 @@ impl Engine {
         if let Err((e, bufs)) = self.conclude(place, op, memory, posted) {
             self.finish_part(group, bufs, 0, Err(e), now);
         }
+    }
+
+    /// Opens a group of `left` parts. Returns the operation that the program knows.
+    pub(super) fn open_group(
+        &mut self,
+        home: Option<SockId>,
+        ticket: &Ticket<'_>,
+        left: usize,
+        end: (bool, Option<Cut>),
+    ) -> OpId {
+        let group = self.book(home.unwrap_or(NO_SOCK), ticket, EventKind::SendFile, Bufs::None);
+        self.ops.groups.open(group, home, left, end);
+        group
     }
 
     /// A part has ended. Its buffers go to the group.
@@ -279,50 +354,28 @@ impl Engine {
         result: Result<(), Error>,
         now: Time,
     ) {
-        if let Some(g) = self.groups.get_mut(&group) {
-            g.bufs.extend(into_buffers(bufs));
+        let PartEnd { cancel, last } = self.ops.groups.end_part(group, bufs, bytes, result);
+        if let Some((id, behind)) = cancel {
+            self.sockets.cancel_parts(id, &behind, now);
         }
-        self.end_part(group, bytes, result, now);
-    }
-
-    fn end_part(&mut self, group: OpId, bytes: u64, result: Result<(), Error>, now: Time) {
-        let Some(g) = self.groups.get_mut(&group) else { return };
-        g.left -= 1;
-        g.bytes += bytes;
-        let (home, left) = (g.home, g.left);
-        if let Err(e) = result {
-            let first = g.failed.is_none();
-            // Parts that were cancelled before they began end first. If the connection ends under a
-            // part that had begun, that part has the better error: the peer may have its bytes.
-            if first || g.failed.as_ref().is_some_and(Error::is_cut) && !e.is_cut() {
-                g.failed = Some(e);
-            }
-            if let Some(id) = home.filter(|_| first) {
-                let behind = g.parts.clone();
-                self.sockets.cancel_parts(id, &behind, now);
-            }
-        }
-        if left == 0 {
-            self.end_group(group, now);
+        if last && let Some((op, group)) = self.ops.take_group(group) {
+            self.end_group(op, group, now);
         }
     }
 
-    fn end_group(&mut self, group: OpId, now: Time) {
-        let (Some(g), Some(op)) = (self.groups.remove(&group), self.ops.remove(group)) else {
-            return;
-        };
-        if let Some(id) = g.home
-            && g.shut
-            && g.failed.is_none()
+    fn end_group(&mut self, op: Op, group: Group, now: Time) {
+        if let Some(id) = group.home
+            && group.shut
+            && group.failed.is_none()
         {
             // The shutdown has no event of its own. It fails only if the direction has ended
             // already.
             let _ = self.sockets.session_post(id, |s| s.shutdown_send(now, 0));
         }
         let (queue, mut event) = op.into_event();
-        event.bytes = g.bytes;
-        event.error = g.failed.or(g.cut.map(Error::Op)).map(Box::new);
-        event.bufs = Bufs::Many(g.bufs);
+        event.bytes = group.bytes;
+        event.error = group.failed.or(group.cut.map(Error::Op)).map(Box::new);
+        event.bufs = Bufs::Many(group.bufs);
         self.delivery.deliver(&queue, event);
     }
 }

@@ -319,7 +319,7 @@ impl Engine {
         for op in self.ops.of_socket(id, chosen) {
             // The parts of a send count as one operation.
             let part = self.ops.get_mut(op).is_some_and(|op| op.group != 0);
-            let asked = self.cancel_op(id, op, now) || self.groups.contains_key(&op);
+            let asked = self.cancel_op(id, op, now) || self.ops.groups.contains(op);
             count += usize::from(asked && !part);
         }
         self.sockets.mark(id.index);

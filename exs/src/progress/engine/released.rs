@@ -1,12 +1,12 @@
 //! Work that other threads leave for the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::SockId;
 use super::spread::Parcel;
 use crate::mem::{Key, ReleaseRegistration};
-use crate::progress::context::Weak;
+use crate::progress::context::{Context, Weak};
 use crate::progress::shards::Shard;
 use crate::rnic::Qp;
 use crate::sys::FetchDone;
@@ -35,6 +35,11 @@ impl Released {
         let fetched = Mutex::default();
         let (any, parcels) = (AtomicBool::new(false), Mutex::default());
         Released { any, sockets, keys, kernel, fetched, parcels, context }
+    }
+
+    /// The context of the engine. None: the context is gone.
+    pub(super) fn context(&self) -> Option<Arc<Context>> {
+        self.context.upgrade()
     }
 
     /// True if there is work.

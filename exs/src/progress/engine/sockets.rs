@@ -12,7 +12,8 @@ use std::ops::{Index, IndexMut};
 use super::Error;
 use super::domain::Place;
 use super::figures;
-use super::sock::{Sock, State};
+use super::onesided::ExportId;
+use super::sock::{ExportEntry, Sock, State};
 use crate::mem::KeyHasher;
 use crate::progress::options::Options;
 use crate::rnic::{Listener, Qp};
@@ -41,6 +42,8 @@ pub(crate) struct SocketTable {
     lazy: Vec<u32>,
     by_qp: HashMap<(usize, Qp), u32, BuildHasherDefault<KeyHasher>>,
     by_listener: HashMap<(usize, Listener), u32>,
+    /// The number of the last export.
+    last_export: ExportId,
     /// The counters of sessions that are gone.
     past: Counters,
 }
@@ -264,6 +267,17 @@ impl SocketTable {
     pub(super) fn take_listeners(&mut self, device: usize) -> Vec<(Listener, u32)> {
         let of_device = self.by_listener.extract_if(|(d, _), _| *d == device);
         of_device.map(|((_, listener), index)| (listener, index)).collect()
+    }
+
+    /// Notes an export of a socket. Returns its number.
+    pub(super) fn add_export(&mut self, id: SockId, export: ExportEntry) -> ExportId {
+        self.last_export += 1;
+        let number = self.last_export;
+        if let Some(s) = self.get_mut(id) {
+            s.exports.insert(number, export);
+        }
+        self.mark(id.index);
+        number
     }
 
     /// The counters of all sessions, including those that are gone.

@@ -85,6 +85,45 @@ impl SocketTable {
     }
 }
 
+/// The other shards, as this shard sees them.
+pub(super) struct Neighbours {
+    here: Shard,
+    /// The number of the last start-up that was sent to another shard.
+    last_startup: u64,
+}
+
+impl Neighbours {
+    pub(super) fn new(here: Shard) -> Neighbours {
+        Neighbours { here, last_startup: 0 }
+    }
+
+    /// This shard.
+    pub(super) fn here(&self) -> Shard {
+        self.here
+    }
+
+    /// Leaves a parcel for the engine of another shard.
+    pub(super) fn send(&self, to: Shard, parcel: Parcel) {
+        if let Some(context) = to.context() {
+            context.send(self.here, parcel);
+        }
+    }
+
+    /// A listener has no descriptors left: the attempts of this process in other shards hold some.
+    pub(super) fn spread_starvation(&self, device: usize, starved: &StarvedListener) {
+        for context in shards::all().filter(|context| context.shard() != self.here) {
+            let listener = starved.clone();
+            context.send(self.here, Parcel::Starved { device, listener });
+        }
+    }
+
+    /// The number of the next start-up that is sent to another shard.
+    fn next_startup(&mut self) -> u64 {
+        self.last_startup += 1;
+        self.last_startup
+    }
+}
+
 impl DeviceTable {
     /// Enters the domain of a connection on its device.
     fn enter_for(&mut self, incoming: &Incoming) -> Result<Place, RnicError> {
@@ -96,13 +135,6 @@ impl DeviceTable {
 }
 
 impl Engine {
-    /// Leaves a parcel for the engine of another shard.
-    pub(super) fn send(&self, to: Shard, parcel: Parcel) {
-        if let Some(context) = to.context() {
-            context.send(self.shard, parcel);
-        }
-    }
-
     /// Sends a request to the shard in which its connection will live. Returns it if that is this
     /// shard, or if the RNIC cannot hand it over.
     pub(super) fn spread_request(
@@ -116,7 +148,7 @@ impl Engine {
         let p = &mut self.sockets[parent];
         let (kind, opts) = (p.kind, p.opts.clone());
         let Some(a) = &mut p.accepts else { return Some(r) };
-        let home = a.next_home().filter(|home| *home != self.shard);
+        let home = a.next_home().filter(|home| *home != self.neighbours.here());
         let Some(home) = home.filter(|home| home.context().is_some()) else { return Some(r) };
         let on = a.on.iter().find(|(place, _)| place.device == device);
         let Some(&(place, _)) = on else { return Some(r) };
@@ -129,9 +161,8 @@ impl Engine {
                 return None;
             }
         };
-        self.last_startup += 1;
-        let startup = self.last_startup;
-        let parent = Parent::There { shard: self.shard, listener, startup };
+        let startup = self.neighbours.next_startup();
+        let parent = Parent::There { shard: self.neighbours.here(), listener, startup };
         let Request { peer, local, private_data, .. } = r;
         let d = &self.devices[device];
         let known_as = (d.transport, d.name().to_owned());
@@ -147,19 +178,11 @@ impl Engine {
             local,
             private_data,
         };
-        self.send(home, Parcel::Request(Box::new(incoming)));
+        self.neighbours.send(home, Parcel::Request(Box::new(incoming)));
         if let Some(a) = &mut self.sockets[listener.index].accepts {
             a.starting.begin(StartupId::There(home, startup), now);
         }
         None
-    }
-
-    /// A listener has no descriptors left: the attempts of this process in other shards hold some.
-    pub(super) fn spread_starvation(&self, device: usize, starved: &StarvedListener) {
-        for context in shards::all().filter(|context| context.shard() != self.shard) {
-            let listener = starved.clone();
-            context.send(self.shard, Parcel::Starved { device, listener });
-        }
     }
 
     /// Handles a parcel from the shard `from`. Returns a start-up that is overdue.
@@ -204,7 +227,8 @@ impl Engine {
             match std::mem::replace(warned, true) {
                 true => self.give_up(child),
                 false => {
-                    self.send(late.listener, Parcel::Spared { listener, startup: late.startup });
+                    self.neighbours
+                        .send(late.listener, Parcel::Spared { listener, startup: late.startup });
                 }
             }
         }
@@ -219,12 +243,12 @@ impl Engine {
             Err(e) => {
                 // The listener's shard has a domain for it: the domain of the listener.
                 crate::trace::info!("a connection stays with its listener: {e}");
-                return self.send(shard, Parcel::Returned(incoming));
+                return self.neighbours.send(shard, Parcel::Returned(incoming));
             }
         };
         let parent = incoming.parent;
         if self.begin_incoming(place, parent, *incoming, now).is_none() {
-            self.send(shard, Parcel::Failed { listener, startup });
+            self.neighbours.send(shard, Parcel::Failed { listener, startup });
         }
         // The queue pair, if there is one, keeps the domain in use from here on.
         self.devices[place.device].leave(place.domain);

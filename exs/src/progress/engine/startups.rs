@@ -82,7 +82,9 @@ impl Engine {
             crate::trace::debug!("a start-up gives its place in the backlog to another peer");
             match child {
                 StartupId::Here(child) => self.give_up(child),
-                StartupId::There(shard, startup) => self.send(shard, Parcel::GiveUp { startup }),
+                StartupId::There(shard, startup) => {
+                    self.neighbours.send(shard, Parcel::GiveUp { startup })
+                }
             }
             self.match_accepts(parent, now);
         }
