@@ -7,20 +7,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use exs::{EventQueue, KernelSocket, Options, Socket, SocketType, Token, Transport};
-use exs_tests::harness::{Ledger, Watchdog, many_files, peer};
+use exs_tests::harness::{Ledger, Watchdog, many_files, peer, stream_socket};
 use exs_tests::shm::Intruder;
 use exs_tests::strangers::{self, Stage, Stranger};
-
-fn socket(transport: Transport) -> Socket {
-    let options = Options::default().with_transport(transport);
-    Socket::with_options(SocketType::Stream, options).unwrap()
-}
 
 /// Not a test in the parent: the part of the other process.
 #[test]
 fn child() {
     let Some(words) = peer::part() else { return };
-    let listener = socket(words[0].parse().unwrap());
+    let listener = stream_socket(words[0].parse().unwrap());
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     listener.listen(8).unwrap();
     let queue = EventQueue::new(4).unwrap();
@@ -43,7 +38,7 @@ fn connections_not_taken_are_reset_when_the_process_ends() {
         for part in ["backlog", "event"] {
             let mut child = peer::Peer::start("child", transport, &[part]);
             let addr: SocketAddr = child.expect("at").parse().unwrap();
-            let client = socket(transport.parse().unwrap());
+            let client = stream_socket(transport.parse().unwrap());
             client.blocking().connect(addr).unwrap();
             child.tell("connected");
             let end = client.blocking().recv(&mut [0; 8]);
@@ -94,7 +89,7 @@ fn a_start_up_gives_its_place_to_one_that_waits() {
         let (listener, addr) = patient_listener(transport, 2);
         let strangers = [(); 2].map(|()| strangers::accepted(addr));
         // It comes in only as one of them goes.
-        let honest = socket(transport);
+        let honest = stream_socket(transport);
         honest.blocking().connect(addr).unwrap();
         let served = listener.blocking().accept().unwrap();
         assert!(!has_lost(&alone), "{transport}: the limit of both has passed");
@@ -120,7 +115,7 @@ fn strangers_keep_no_honest_peers_out() {
         let strangers: Vec<Stranger> = (0..STRANGERS)
             .flat_map(|i| roads.iter().map(move |road| road(addr, stages[(i % 16).min(3)])))
             .collect();
-        let clients: Vec<Socket> = (0..HONEST).map(|_| socket(transport)).collect();
+        let clients: Vec<Socket> = (0..HONEST).map(|_| stream_socket(transport)).collect();
         let mut ledger = Ledger::new();
         for client in &clients {
             ledger.post("connect", |q, t| client.connect(q, t, addr));

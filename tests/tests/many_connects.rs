@@ -3,15 +3,10 @@
 
 use std::net::SocketAddr;
 
-use exs::{Options, Socket, SocketType, Transport};
-use exs_tests::harness::{Ledger, Watchdog, many_files, peer};
+use exs::{Socket, Transport};
+use exs_tests::harness::{Ledger, Watchdog, many_files, peer, stream_socket};
 
 const CONNECTS: usize = 10_000;
-
-fn socket(transport: Transport) -> Socket {
-    let options = Options::default().with_transport(transport);
-    Socket::with_options(SocketType::Stream, options).unwrap()
-}
 
 /// Not a test in the parent: the server.
 #[test]
@@ -19,7 +14,7 @@ fn child() {
     let Some(words) = peer::part() else { return };
     many_files();
     let connects = words[1].parse().unwrap();
-    let listener = socket(words[0].parse().unwrap());
+    let listener = stream_socket(words[0].parse().unwrap());
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     listener.listen(u32::try_from(connects).unwrap()).unwrap();
     peer::say(&format!("at {}", listener.local_addr().unwrap()));
@@ -45,7 +40,7 @@ fn all_succeed(transport: Transport) {
     let (name, number) = (transport.to_string(), connects.to_string());
     let mut server = peer::Peer::start("child", &name, &[&number]);
     let addr: SocketAddr = server.expect("at").parse().unwrap();
-    let clients: Vec<Socket> = (0..connects).map(|_| socket(transport)).collect();
+    let clients: Vec<Socket> = (0..connects).map(|_| stream_socket(transport)).collect();
     let mut ledger = Ledger::with_depth(connects);
     for client in &clients {
         ledger.post("connect", |q, t| client.connect(q, t, addr));

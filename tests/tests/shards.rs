@@ -5,10 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use exs::__ffi::shard_of;
 use exs::{
-    Completion, EventQueue, Options, QueueOptions, RecvFlags, Shard, Socket, SocketType, Token,
-    Transport, WaitPolicy,
+    Completion, EventQueue, QueueOptions, RecvFlags, Shard, Socket, Token, Transport, WaitPolicy,
 };
-use exs_tests::harness::Watchdog;
+use exs_tests::harness::{Watchdog, stream_socket};
 use exs_tests::rdma;
 
 const SHARDS: usize = 4;
@@ -49,13 +48,8 @@ fn queue(shard: Option<Shard>) -> EventQueue {
     EventQueue::with_options(&options.with_shard(shard)).unwrap()
 }
 
-fn socket(transport: Transport) -> Socket {
-    let options = Options::default().with_transport(transport);
-    Socket::with_options(SocketType::Stream, options).unwrap()
-}
-
 fn listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
-    let listener = socket(transport);
+    let listener = stream_socket(transport);
     let host = match rdma::device() {
         Some(device) if transport == Transport::Verbs => device.addr,
         _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -69,7 +63,7 @@ fn listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
 /// Both ends of a connection that blocking calls have made.
 fn connected(transport: Transport) -> (Socket, Socket) {
     let (listener, addr) = listener(transport, 4);
-    let client = socket(transport);
+    let client = stream_socket(transport);
     client.blocking().connect(addr).unwrap();
     (client, listener.blocking().accept().unwrap().0)
 }
@@ -129,7 +123,7 @@ fn a_connection_lives_where_its_connect_and_its_accept_name_queues() {
         for (i, at) in queues.iter().enumerate() {
             let from = &queues[(i + 1) % SHARDS];
             listener.accept(at, Token(1)).unwrap();
-            let client = socket(transport);
+            let client = stream_socket(transport);
             client.connect(from, Token(2), addr).unwrap();
             let server = accepted(at);
             from.next().unwrap().into_completion().unwrap();
@@ -154,7 +148,7 @@ fn accepts_of_several_shards_have_a_share_each() {
                 listener.accept(queue, Token(round)).unwrap();
             }
         }
-        let clients: Vec<Socket> = (0..4 * SHARDS).map(|_| socket(transport)).collect();
+        let clients: Vec<Socket> = (0..4 * SHARDS).map(|_| stream_socket(transport)).collect();
         clients.iter().for_each(|client| client.blocking().connect(addr).unwrap());
         for queue in &queues {
             for _ in 0..4 {
@@ -175,7 +169,7 @@ fn connections_that_no_accept_awaits_go_to_later_accepts() {
             listener.accept(queue, Token(1)).unwrap();
         }
         let connect = || {
-            let client = socket(transport);
+            let client = stream_socket(transport);
             client.blocking().connect(addr).unwrap();
             client
         };
@@ -249,7 +243,7 @@ fn a_listener_that_closes_resets_connections_of_other_shards() {
         let (listener, addr) = listener(transport, 64);
         queues.iter().for_each(|queue| listener.accept(queue, Token(1)).unwrap());
         let connect = || {
-            let client = socket(transport);
+            let client = stream_socket(transport);
             client.blocking().connect(addr).unwrap();
             client
         };
@@ -296,7 +290,7 @@ fn threads_with_a_queue_each_accept_and_serve_side_by_side() {
             }
             for client in 0..CLIENTS {
                 scope.spawn(move || {
-                    let socket = socket(transport);
+                    let socket = stream_socket(transport);
                     socket.blocking().connect(addr).unwrap();
                     let sent = vec![u8::try_from(client).unwrap(); 1000];
                     socket.blocking().send_all(&sent).unwrap();
@@ -316,7 +310,7 @@ fn a_connect_that_fails_can_be_tried_with_a_queue_of_another_shard() {
     for transport in transports() {
         let (gone, nobody) = listener(transport, 1);
         drop(gone);
-        let client = socket(transport);
+        let client = stream_socket(transport);
         client.connect(&queues[1], Token(1), nobody).unwrap();
         queues[1].next().unwrap().into_completion().unwrap_err();
         let home = shard_of(&client);
@@ -336,7 +330,7 @@ fn a_poll_before_the_connect_keeps_the_socket_where_it_is() {
     let queues = queues();
     for transport in transports() {
         let (listener, addr) = listener(transport, 1);
-        let client = socket(transport);
+        let client = stream_socket(transport);
         client.poll(&queues[1], Token(1), Interest::WRITABLE).unwrap();
         client.connect(&queues[2], Token(2), addr).unwrap();
         assert!(queues[1].next().unwrap().readiness().writable);
@@ -397,7 +391,7 @@ fn threads_that_mix_sockets_and_queues_lose_no_event() {
             .map(|i| {
                 let at = &queues[i % SHARDS];
                 listener.accept(at, Token(1)).unwrap();
-                let client = socket(transport);
+                let client = stream_socket(transport);
                 client.blocking().connect(addr).unwrap();
                 (client, accepted(at))
             })

@@ -5,10 +5,8 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
-use exs::{
-    EventKind, MemoryRegion, Options, RecvFlags, Socket, SocketType, Token, Transport, WaitPolicy,
-};
-use exs_tests::harness::{LIMIT, Ledger, Rng, Watchdog, check, pattern, peer};
+use exs::{EventKind, MemoryRegion, Options, RecvFlags, Socket, Token, Transport, WaitPolicy};
+use exs_tests::harness::{LIMIT, Ledger, Rng, Watchdog, check, pattern, peer, stream_socket};
 use exs_tests::skip::skip;
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Uid, geteuid, setuid};
@@ -20,12 +18,8 @@ fn options(transport: Transport) -> Options {
     Options::default().with_transport(transport)
 }
 
-fn socket(transport: Transport) -> Socket {
-    Socket::with_options(SocketType::Stream, options(transport)).unwrap()
-}
-
 fn listener(transport: Transport, at: &str) -> (Socket, SocketAddr) {
-    let listener = socket(transport);
+    let listener = stream_socket(transport);
     listener.bind(at.parse().unwrap()).unwrap();
     listener.listen(8).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -35,7 +29,7 @@ fn listener(transport: Transport, at: &str) -> (Socket, SocketAddr) {
 /// As [`listener`], where one was a moment ago: a process that another test starts has a
 /// copy of its descriptor until it executes its program.
 fn listener_again(transport: Transport, at: SocketAddr) -> (Socket, SocketAddr) {
-    let again = socket(transport);
+    let again = stream_socket(transport);
     let begun = std::time::Instant::now();
     while let Err(e) = again.bind(at) {
         assert!(e.errno() == libc::EADDRINUSE && begun.elapsed() < LIMIT, "{e}");
@@ -104,7 +98,7 @@ fn child() {
         peer::say(&format!("at {addr}"));
         listener.blocking().accept().unwrap().0
     } else {
-        let socket = socket(Transport::Auto);
+        let socket = stream_socket(Transport::Auto);
         socket.blocking().connect(addr).unwrap();
         socket
     };
@@ -165,7 +159,7 @@ fn a_peer_of_another_user() {
     // The other way: whose port it is, the kernel says.
     let mut child = start("listen", "other", "open", "-");
     let addr: SocketAddr = child.expect("at").parse().unwrap();
-    let client = socket(Transport::Auto);
+    let client = stream_socket(Transport::Auto);
     client.blocking().connect(addr).unwrap();
     exchange(&client, 100);
     let by = client.transport().unwrap();
@@ -192,16 +186,16 @@ fn a_squatter_is_not_the_listener() {
     let (soft, addr) = listener(Transport::Soft, &at);
     let mut squatter = start("squat", "other", "open", &addr.to_string());
     squatter.expect("squatting");
-    let (client, _server) = join(socket(Transport::Auto), &soft, addr);
+    let (client, _server) = join(stream_socket(Transport::Auto), &soft, addr);
     assert_eq!(name(&client), "soft");
     let why = client.transport().unwrap().reason;
     assert!(why.contains("the user who listens there"), "{why}");
-    let error = socket(Transport::Shm).blocking().connect(addr).unwrap_err();
+    let error = stream_socket(Transport::Shm).blocking().connect(addr).unwrap_err();
     assert_eq!(error.errno(), libc::EACCES, "{error}");
     // A listener whose name is taken goes on by TCP.
     soft.blocking().close().unwrap();
     let (both, _) = listener_again(Transport::Auto, addr);
-    let (client, _server) = join(socket(Transport::Auto), &both, addr);
+    let (client, _server) = join(stream_socket(Transport::Auto), &both, addr);
     assert_eq!(name(&client), "soft");
     squatter.tell("end");
     squatter.finish();
@@ -220,12 +214,12 @@ fn shm_is_chosen_on_one_host() {
     ] {
         let (listener, addr) = listener(Transport::Auto, at);
         let addr = SocketAddr::new(to.parse().unwrap(), addr.port());
-        let (client, server) = join(socket(Transport::Auto), &listener, addr);
+        let (client, server) = join(stream_socket(Transport::Auto), &listener, addr);
         assert_eq!((name(&client).as_str(), name(&server).as_str()), ("shm", "shm"), "{at} {to}");
         assert!(client.transport().unwrap().reason.starts_with("the peer is on this host"));
         assert_eq!(client.peer_addr().unwrap(), addr);
         // The same listener takes callers that come by TCP.
-        let (client, server) = join(socket(Transport::Soft), &listener, addr);
+        let (client, server) = join(stream_socket(Transport::Soft), &listener, addr);
         assert_eq!((name(&client).as_str(), name(&server).as_str()), ("soft", "soft"));
     }
 }
@@ -234,21 +228,21 @@ fn shm_is_chosen_on_one_host() {
 fn pinned_means_nothing_else() {
     let _dog = Watchdog::new("pinned_means_nothing_else");
     let (only, addr) = listener(Transport::Shm, "127.0.0.1:0");
-    let refused = socket(Transport::Soft).blocking().connect(addr).unwrap_err();
+    let refused = stream_socket(Transport::Soft).blocking().connect(addr).unwrap_err();
     assert_eq!(refused.errno(), libc::ECONNREFUSED, "{refused}");
     assert!(TcpListener::bind(addr).is_err(), "the port is taken");
-    let (client, _server) = join(socket(Transport::Shm), &only, addr);
+    let (client, _server) = join(stream_socket(Transport::Shm), &only, addr);
     assert_eq!(
         (name(&client).as_str(), client.transport().unwrap().reason.as_str()),
         ("shm", "it was asked for")
     );
     let (soft, addr) = listener(Transport::Soft, "127.0.0.1:0");
-    let refused = socket(Transport::Shm).blocking().connect(addr).unwrap_err();
+    let refused = stream_socket(Transport::Shm).blocking().connect(addr).unwrap_err();
     assert_eq!(refused.errno(), libc::ECONNREFUSED, "{refused}");
-    let (client, _server) = join(socket(Transport::Auto), &soft, addr);
+    let (client, _server) = join(stream_socket(Transport::Auto), &soft, addr);
     assert_eq!(name(&client), "soft");
     let elsewhere: SocketAddr = "192.0.2.1:7471".parse().unwrap();
-    let error = socket(Transport::Shm).blocking().connect(elsewhere).unwrap_err();
+    let error = stream_socket(Transport::Shm).blocking().connect(elsewhere).unwrap_err();
     assert_eq!(error.errno(), libc::EHOSTUNREACH, "{error}");
     assert!(error.to_string().contains("shared memory reaches this host only"), "{error}");
     let ways = exs::explain(elsewhere, &options(Transport::Auto)).unwrap();
@@ -284,7 +278,7 @@ fn another_network_namespace_has_names_of_its_own() {
 #[test]
 fn stranger() {
     let Some(words) = peer::part() else { return };
-    let error = socket(Transport::Shm).blocking().connect(words[0].as_str()).unwrap_err();
+    let error = stream_socket(Transport::Shm).blocking().connect(words[0].as_str()).unwrap_err();
     assert_eq!(error.errno(), libc::ECONNREFUSED, "{error}");
     peer::say("refused");
     peer::listen();
@@ -298,7 +292,7 @@ const SPEAKERS: usize = 200;
 fn speaker() {
     let Some(words) = peer::part() else { return };
     for _ in 0..SPEAKERS {
-        let socket = socket(Transport::Shm);
+        let socket = stream_socket(Transport::Shm);
         socket.blocking().connect(words[0].as_str()).unwrap();
         socket.blocking().send_all(b"last words").unwrap();
         socket.abort();
@@ -328,7 +322,7 @@ fn nothing_remains_of_the_dead() {
     let _dog = Watchdog::new("nothing_remains_of_the_dead");
     let mut child = start("listen", "same", "open", "-");
     let addr: SocketAddr = child.expect("at").parse().unwrap();
-    let client = socket(Transport::Shm);
+    let client = stream_socket(Transport::Shm);
     client.blocking().connect(addr).unwrap();
     child.kill();
     let mut got = [0; 1];
@@ -337,7 +331,7 @@ fn nothing_remains_of_the_dead() {
     // The very address, and so the very name, can be had again.
     let (again, same) = listener(Transport::Shm, &addr.to_string());
     assert_eq!(same, addr);
-    let (a, b) = join(socket(Transport::Shm), &again, addr);
+    let (a, b) = join(stream_socket(Transport::Shm), &again, addr);
     a.blocking().send_all(b"x").unwrap();
     b.blocking().recv_exact(&mut got).unwrap();
     for dir in ["/dev/shm", "/tmp", "/run"] {
@@ -368,7 +362,7 @@ fn hear_all(ledger: &mut Ledger, sockets: &[Socket]) -> HashMap<Token, usize> {
 fn echo() {
     let Some(words) = peer::part() else { return };
     let _dog = Watchdog::new("echo");
-    let sockets: Vec<Socket> = (0..CROWD).map(|_| socket(Transport::Shm)).collect();
+    let sockets: Vec<Socket> = (0..CROWD).map(|_| stream_socket(Transport::Shm)).collect();
     for socket in &sockets {
         socket.blocking().connect(words[0].as_str()).unwrap();
     }
@@ -439,7 +433,7 @@ const FLOOD: usize = 700_000;
 fn flood() {
     let Some(words) = peer::part() else { return };
     let _dog = Watchdog::new("flood");
-    let sockets: Vec<Socket> = (0..FLOODS).map(|_| socket(Transport::Shm)).collect();
+    let sockets: Vec<Socket> = (0..FLOODS).map(|_| stream_socket(Transport::Shm)).collect();
     let region = MemoryRegion::new(FLOODS * FLOOD).unwrap();
     let mut ledger = Ledger::new();
     let mut at = HashMap::new();

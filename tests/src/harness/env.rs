@@ -215,6 +215,12 @@ impl Env {
     }
 }
 
+/// A new stream socket of this transport, with default options.
+pub fn stream_socket(transport: Transport) -> Socket {
+    let options = Options::default().with_transport(transport);
+    Socket::with_options(SocketType::Stream, options).unwrap()
+}
+
 /// Lets this process have as many open files as the system allows it.
 pub fn many_files() -> u64 {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

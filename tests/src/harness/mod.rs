@@ -16,6 +16,6 @@ pub mod peer;
 mod watchdog;
 
 pub use bytes::{Rng, check, pattern};
-pub use env::{Env, many_files};
+pub use env::{Env, many_files, stream_socket};
 pub use ledger::{Ledger, accepted, accepted_kernel};
 pub use watchdog::{LIMIT, Watchdog};
