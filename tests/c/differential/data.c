@@ -3,7 +3,6 @@
 
 static void word(struct pair p, const char *text) { MUST(transmit(p.a, text, strlen(text), 0)); }
 /* Waits until it is there. */
-static void arrived(int fd) { MUST(await(fd, POLLIN) & POLLIN ? 0 : -1); }
 
 BEHAVIOUR(bytes_arrive)
 {
@@ -29,7 +28,7 @@ BEHAVIOUR(a_receive_of_nothing)
     struct pair p = pair();
 
     word(p, "x");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(receive(p.b, buf, 0, 0));
     TELL(receive(p.b, NULL, 0, 0));
     TELL(receive(p.b, buf, 9, 0));
@@ -46,7 +45,7 @@ BEHAVIOUR(a_receive_at_null)
     struct pair p = pair();
 
     word(p, "hello");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(receive(p.b, NULL, 5, 0));
     TELL(receive(p.b, buf, 9, 0));
 }
@@ -147,7 +146,7 @@ BEHAVIOUR(waitall_that_does_not_wait)
     struct pair p = pair();
 
     word(p, "ab");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(receive(p.b, buf, 4, MSG_WAITALL | MSG_DONTWAIT));
     TELL(receive(p.b, buf, 4, MSG_WAITALL | MSG_DONTWAIT));
 }
@@ -156,7 +155,7 @@ BEHAVIOUR(trunc_throws_bytes_away)
     struct pair p = pair();
 
     word(p, "hello");
-    arrived(p.b);
+    until_readable(p.b);
     memset(buf, 'z', 5);
     TELL(receive(p.b, buf, 2, MSG_TRUNC)); /* tcp(7): the bytes are discarded */
     say("%.2s", buf);
@@ -169,7 +168,7 @@ BEHAVIOUR(peek_with_trunc)
     struct pair p = pair();
 
     word(p, "hello");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(receive(p.b, buf, 2, MSG_TRUNC | MSG_PEEK));
     TELL(receive(p.b, buf, 9, 0));
 }
@@ -232,7 +231,7 @@ BEHAVIOUR(receive_with_oob)
 
     TELL(receive(p.b, buf, 1, MSG_OOB));
     word(p, "x");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(receive(p.b, buf, 1, MSG_OOB));
 }
 BEHAVIOUR(receive_from_the_error_queue)
@@ -246,7 +245,7 @@ BEHAVIOUR(pieces_are_gathered_and_scattered)
     int flags = 0;
 
     TELL(transmit_pieces(p.a, out, 3, 0));
-    arrived(p.b);
+    until_readable(p.b);
     TELL(receive_pieces(p.b, in, 2, 0, &flags));
     say("%c%.4s flags %x", buf[0], buf + 10, (unsigned)flags);
 }
@@ -257,7 +256,7 @@ BEHAVIOUR(no_pieces)
 
     TELL(transmit_pieces(p.a, NULL, 0, 0));
     word(p, "x");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(receive_pieces(p.b, NULL, 0, 0, &flags));
 }
 BEHAVIOUR(pieces_at_null)
@@ -275,7 +274,7 @@ BEHAVIOUR(pieces_that_peek)
     int flags;
 
     word(p, "hello");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(receive_pieces(p.b, in, 2, MSG_PEEK, &flags));
     TELL(receive_pieces(p.b, in, 2, 0, &flags));
 }
@@ -358,7 +357,7 @@ BEHAVIOUR(fionread_tells_what_is_there)
     int n = -1;
 
     word(p, "hello");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(ioctl(p.b, FIONREAD, &n));
     say("%d", n);
     MUST(receive(p.b, buf, 2, 0));
@@ -381,7 +380,7 @@ BEHAVIOUR(siocatmark_without_urgent_data)
     struct pair p = pair();
 
     word(p, "x");
-    arrived(p.b);
+    until_readable(p.b);
     TELL(sockatmark(p.b));
 }
 BEHAVIOUR(fionbio_sets_o_nonblock)

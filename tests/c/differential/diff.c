@@ -212,6 +212,14 @@ int await(int fd, int events)
     return n > 0 ? p.revents : 0;
 }
 
+/* Without a limit of its own: the machine may be busy, and the watchdog ends a hang. A reset that
+ * just happens may show POLLERR alone at first. */
+void until_readable(int fd)
+{
+    while (!(await(fd, POLLIN) & POLLIN))
+        ;
+}
+
 void say_events(int r)
 {
     char text[64] = "";

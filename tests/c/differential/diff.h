@@ -117,6 +117,8 @@ void unwilling(int fd); /* O_NONBLOCK */
 void cut(int fd);
 /* Waits until poll(2) says one of these events, and returns what it says (0: it never did). */
 int await(int fd, int events);
+/* Waits until there is something to read, or an end. */
+void until_readable(int fd);
 /* The same events in words. */
 void say_events(int revents);
 /* Tells family, address, and whether the port is the one expected (0: any but 0). */
