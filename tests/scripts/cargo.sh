@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# cargo, but for the feature `verbs` (RDMA devices), which not every machine can
-# build: it needs rdma-core's headers, pkg-config, and libclang 14 or 15, as the
-# generator of its bindings gives opaque structures with newer ones.
+# cargo, but for the feature `verbs-link` (the libraries of rdma-core are linked, not opened), which
+# not every machine can build: it needs rdma-core's headers, pkg-config, and libclang 14 or 15, as the
+# generator of rdma-sys gives opaque structures with newer ones.
 #
-#   cargo.sh COMMAND ... --features a,verbs ...   as cargo; LIBCLANG_PATH is set,
-#                                                 or `verbs` taken out, and that said
-#   cargo.sh --can-verbs                          status 0 if it can be built here; if
-#                                                 not, says what is missing
+#   cargo.sh COMMAND ... --features a,verbs-link ...   as cargo; sets LIBCLANG_PATH, or takes
+#                                                      `verbs-link` out and says so
+#   cargo.sh --can-link                                status 0 if it can be built here; if not,
+#                                                      says what is missing
 #
 # A LIBCLANG_PATH that is set already is believed. CARGO names another cargo.
 set -euo pipefail
@@ -35,7 +35,7 @@ elif ! find_libclang; then
     lacking="libclang 14 or 15 (Debian: libclang1-14, libclang-common-14-dev; LIBCLANG_PATH names the directory of one elsewhere)"
 fi
 
-if [ "${1-}" = --can-verbs ]; then
+if [ "${1-}" = --can-link ]; then
     [ -z "$lacking" ] || { printf 'missing: %s\n' "$lacking"; exit 1; }
     exit 0
 fi
@@ -43,7 +43,7 @@ fi
 args=() dropped=no after_features=no
 for arg in "$@"; do
     if [ $after_features = yes ] && [ -n "$lacking" ]; then
-        kept=$(printf '%s' "$arg" | tr -s ', ' '\n' | grep -vx verbs | paste -sd,) || true
+        kept=$(printf '%s' "$arg" | tr -s ', ' '\n' | grep -vx verbs-link | paste -sd,) || true
         [ "$kept" = "$arg" ] || dropped=yes
         arg=$kept
     fi
@@ -52,6 +52,6 @@ for arg in "$@"; do
     args+=("$arg")
 done
 if [ $dropped = yes ]; then
-    printf 'building without RDMA devices (feature verbs). Missing: %s. "make deps" installs it where it can.\n' "$lacking" >&2
+    printf 'building without the feature verbs-link. Missing: %s\n' "$lacking" >&2
 fi
 exec "${CARGO:-cargo}" "${args[@]}"

@@ -10,7 +10,7 @@ use super::report::TransportInfo;
 #[cfg(feature = "verbs")]
 use super::report::{DeviceInfo, PortInfo};
 use crate::plain::KernelIo;
-use crate::rnic::Rnic;
+use crate::rnic::{Rnic, RnicError};
 use crate::shm::ShmRnic;
 use crate::tcp::SoftRnic;
 
@@ -80,11 +80,21 @@ pub(super) const NO_DEVICE: &str = "this host has no RDMA device. `rdma link` li
                          the adapter, or make one in software: `modprobe rdma_rxe` (or `siw`), then \
                          `rdma link add rxe0 type rxe netdev eth0`. Or let EXS choose: \
                          EXS_TRANSPORT=auto";
-pub(super) const UNBUILT: &str = "this EXS was built without RDMA devices: build it with the feature `verbs`, \
-                       which needs libclang and the headers of rdma-core (Debian: libibverbs-dev, \
-                       librdmacm-dev, libclang1-14, libclang-common-14-dev)";
-pub(super) const CANNOT_OPEN: &str = "see that rdma-core is installed, that the modules ib_uverbs and rdma_ucm \
+pub(super) const UNBUILT: &str = "this EXS was built without the feature `verbs`, which is on by default: \
+                       build it with that feature";
+const NO_LIBRARY: &str = "RDMA devices need the libraries of rdma-core: install them (Debian: libibverbs1, librdmacm1, \
+                          ibverbs-providers; Fedora: libibverbs, librdmacm). Everything else works without";
+const CANNOT_OPEN: &str = "see that rdma-core is installed, that the modules ib_uverbs and rdma_ucm \
                            are loaded (modprobe), and that /dev/infiniband may be opened";
+
+/// Why RDMA devices cannot be used, and what to do about it.
+pub(super) fn trouble(e: &Error) -> String {
+    let advice = match e {
+        Error::Rnic(RnicError::NoLibrary { .. }) => NO_LIBRARY,
+        _ => CANNOT_OPEN,
+    };
+    format!("{e}; {advice}")
+}
 
 /// Describes the devices that the host has of each transport.
 pub(crate) fn describe_transports() -> Vec<TransportInfo> {
@@ -111,7 +121,7 @@ fn describe_verbs() -> TransportInfo {
     let (devices, trouble) = match crate::verbs::devices() {
         Ok(found) if found.is_empty() => (Vec::new(), Some(NO_DEVICE.to_owned())),
         Ok(found) => (found.into_iter().map(device_info).collect(), None),
-        Err(e) => (Vec::new(), Some(format!("{e}; {CANNOT_OPEN}"))),
+        Err(e) => (Vec::new(), Some(trouble(&e.into()))),
     };
     TransportInfo { transport: Transport::Verbs, built_in: true, devices, trouble }
 }

@@ -209,6 +209,14 @@ pub enum RnicError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// This host lacks a library of rdma-core, or has one that is too old.
+    #[error("{name} cannot be used: {why}")]
+    NoLibrary {
+        /// The library.
+        name: &'static str,
+        /// The reason.
+        why: String,
+    },
     /// No answer came in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::host::Host;
-use super::raw::{Device, PortAttr};
+use super::raw::{Device, PortAttr, load};
 use crate::rnic::RnicError;
 
 /// An RDMA device, for reports.
@@ -57,8 +57,9 @@ pub struct VerbsPortInfo {
 /// Describes the RDMA devices of this host, without opening them for use.
 ///
 /// # Errors
-/// The errors of libibverbs.
+/// [`RnicError::NoLibrary`] on a host without rdma-core; the errors of its libraries.
 pub fn devices() -> Result<Vec<VerbsDeviceInfo>, RnicError> {
+    load()?;
     let found = Device::not_among(&[]).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
     if found.is_empty() {
         return Ok(Vec::new());

@@ -153,6 +153,7 @@ impl VerbsRnic {
         name: &str,
     ) -> Result<VerbsRnic, RnicError> {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
+        raw::load()?;
         let devices = Device::not_among(&[]).map_err(os("rdma_get_devices"))?;
         let device = devices.into_iter().find(|d| d.name() == name);
         let none = RnicError::Os { call: "rdma_get_devices", errno: libc::ENODEV };

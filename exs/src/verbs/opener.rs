@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::raw::{Attr, Device};
+use super::raw::{Attr, Device, load};
 use super::{VerbsRnic, host};
 use crate::rnic::{Rnic, RnicError};
 
@@ -19,12 +19,13 @@ impl Opener {
     /// `tokens` as the first of its tokens. Without a device the result is empty, and no error.
     ///
     /// # Errors
-    /// The errors of libibverbs and librdmacm.
+    /// [`RnicError::NoLibrary`] on a host without rdma-core; the errors of its libraries.
     pub fn open(
         &mut self,
         registry: &mio::Registry,
         tokens: &mut dyn Iterator<Item = usize>,
     ) -> Result<Vec<Box<dyn Rnic>>, RnicError> {
+        load()?;
         let new =
             Device::not_among(&self.opened).map_err(|e| RnicError::os("rdma_get_devices", &e))?;
         let mut rnics: Vec<Box<dyn Rnic>> = Vec::new();

@@ -47,7 +47,9 @@ pub(crate) fn check_links(src: &Source, exists: &dyn Fn(&str) -> bool) -> Vec<St
 
 /// A member that does not say so would have no lints at all.
 pub(crate) fn check_manifest(src: &Source) -> Vec<String> {
-    let member = src.path.ends_with("/Cargo.toml") && !src.path.starts_with("fuzz/");
+    let member = src.path.ends_with("/Cargo.toml")
+        && !src.path.starts_with("fuzz/")
+        && !src.path.starts_with("tests/bindings/");
     if member && !src.text.replace(' ', "").contains("[lints]\nworkspace=true") {
         return vec![format!("{}: takes no lints; add `[lints] workspace = true`", src.path)];
     }

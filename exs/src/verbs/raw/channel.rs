@@ -6,9 +6,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_sys as sys;
-
 use super::Device;
+use super::abi as sys;
 
 /// Notifications that may stay unacknowledged. Each acknowledgement takes a mutex.
 const ACK_BATCH: u32 = 64;

@@ -7,8 +7,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use rdma_sys as sys;
-
+use super::abi as sys;
 use super::post::{HwSge, PostScratch, Staged, chain, one, recv};
 use super::reaper::{self, IdToFree, QpToFree};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};

@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use rdma_sys as sys;
+use super::abi as sys;
 
 /// An open device. librdmacm has opened it, and keeps it open as long as the process lives. So this
 /// is only a name for it, and may be copied.
@@ -167,8 +167,10 @@ impl Device {
         // SAFETY: zeroed, then filled.
         let a = unsafe { out.assume_init_ref() };
         let o = &a.orig_attr;
-        // SAFETY: the context lives for ever; a plain number is read.
-        let transport = unsafe { (*(*self.ptr()).device).transport_type };
+        // SAFETY: the context lives for ever, and its device with it; a pointer is read.
+        let device: *mut sys::ibv_device = unsafe { (*self.ptr()).device };
+        // SAFETY: as above.
+        let transport = unsafe { (*device).transport_type };
         let firmware: Vec<u8> =
             o.fw_ver.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
         let flags = o.device_cap_flags;

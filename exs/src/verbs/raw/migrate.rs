@@ -3,8 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use rdma_sys as sys;
-
+use super::abi as sys;
 use super::check;
 use super::cm::{CmChannel, CmId};
 

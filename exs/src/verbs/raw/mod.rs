@@ -22,6 +22,7 @@
     reason = "to follow a chain of pointers is one argument"
 )]
 
+mod abi;
 mod channel;
 mod cm;
 mod device;
@@ -32,6 +33,7 @@ mod objects;
 mod post;
 mod reaper;
 
+pub(super) use abi::load;
 pub(super) use channel::{BATCH, CompChannel, CompQueue, RawWc};
 pub(super) use cm::{CmChannel, CmId, CmNote, ConnAttr, QpShape};
 pub(super) use device::{AsyncNote, Attr, Device, PortAttr};

@@ -4,8 +4,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_sys as sys;
-
+use super::abi as sys;
 use super::{Device, HwSge};
 
 /// A protection domain.

@@ -2,8 +2,7 @@
 
 use std::io;
 
-use rdma_sys as sys;
-
+use super::abi as sys;
 use super::{Registration, Window};
 
 /// A segment of registered memory, with the device's own key.

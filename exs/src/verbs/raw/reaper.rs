@@ -26,8 +26,7 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::{Arc, MutexGuard, mpsc};
 
-use rdma_sys as sys;
-
+use super::abi as sys;
 use super::cm::{CmChannel, QpObjects};
 use crate::sys::ProcessLock;
 

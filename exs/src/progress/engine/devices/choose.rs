@@ -7,7 +7,7 @@ use super::super::device::Device;
 use super::super::dial::destination;
 use super::super::{Error, TOKENS_PER_DEVICE, unreachable};
 use super::{DeviceTable, SHM, SOFT};
-use crate::progress::devices::{CANNOT_OPEN, NO_DEVICE, OpenVerbs, UNBUILT};
+use crate::progress::devices::{self, NO_DEVICE, OpenVerbs, UNBUILT};
 use crate::progress::options::{Options, Transport};
 use crate::progress::report::Candidate;
 use crate::progress::route::Verdict;
@@ -71,7 +71,7 @@ impl DeviceTable {
             }
             Err(e) => {
                 crate::trace::warn!("the RDMA devices cannot be used: {e}");
-                finder.trouble = Some(e.to_string());
+                finder.trouble = Some(devices::trouble(&e));
             }
         }
     }
@@ -190,7 +190,7 @@ impl DeviceTable {
     pub(crate) fn verbs_trouble(&self) -> Option<String> {
         match &self.verbs {
             Verbs::Unbuilt => Some(UNBUILT.to_owned()),
-            Verbs::Built(f) => f.trouble.as_ref().map(|e| format!("{e}; {CANNOT_OPEN}")),
+            Verbs::Built(finder) => finder.trouble.clone(),
         }
     }
 
