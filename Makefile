@@ -10,8 +10,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 CARGO ?= cargo
 export CARGO
-# cargo too; but where RDMA devices (the feature `verbs`) cannot be built, it leaves
-# them out and says what is missing. It finds the libclang that they need.
+# cargo too; but where the feature `verbs-link` cannot be built, it leaves it out and says what is
+# missing. It finds the libclang that the feature needs.
 BUILD := tests/scripts/cargo.sh
 # Of programs for use, and of all that is tested. `make demo FEATURES=` is a build
 # without RDMA devices.
@@ -69,26 +69,44 @@ test-rdma: ## Run the suites on kernel RDMA devices in guests (QEMU, or RDMA_KER
 	@tests/rdma/run.sh $(SUITES)
 
 .PHONY: check
-check: setup-check check-fmt check-clippy check-doc check-tidy check-language ## Formatting, lints, rustdoc and house rules, warnings denied
+check: setup-check check-fmt check-clippy check-doc check-tidy check-language check-bindings check-targets ## Formatting, lints, rustdoc and house rules, warnings denied
 	@echo "check: all is well"
 
 .PHONY: check-fmt
 check-fmt: ## Only the formatting
 	$(CARGO) fmt --all --check
 
-# exs is looked at twice: its modules are public with `internals` and private
-# without, and the lints and the links of the documentation differ. The second
-# look is also that of a machine that cannot build `verbs`.
+# exs is looked at more than once: its modules are public with `internals` and private without, and
+# the lints and the links of the documentation differ.
 .PHONY: check-clippy
 check-clippy: ## Only the lints
 	$(BUILD) clippy $(LOCKED) --workspace --all-targets --features "$(ALL_FEATURES)" -- -D warnings
-	$(CARGO) clippy $(LOCKED) -p exs -p exs-ffi -p exs-examples --all-targets -- -D warnings
-	$(BUILD) clippy $(LOCKED) -p exs --features verbs,tracing -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p exs -p exs-ffi -p exs-examples --all-targets --no-default-features -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p exs --features tracing -- -D warnings
 
 .PHONY: check-doc
 check-doc: ## Only the documentation
 	$(DENY_DOC) -p exs -p exs-ffi
 	$(DENY_DOC) --workspace --features "$(ALL_FEATURES)"
+
+.PHONY: bindings
+bindings: ## Make the declarations of rdma-core's libraries anew, of those of rdma-sys
+	tests/scripts/bindings.sh
+
+.PHONY: check-bindings
+check-bindings: ## Only compare these declarations with rdma-sys's (where its build has what it needs)
+	@tests/scripts/bindings.sh --check || [ $$? = 77 ]
+
+# Other targets than this machine's: those of which the toolchain has the standard library.
+.PHONY: check-targets
+check-targets: ## Only compile for aarch64 and for musl
+	@for target in aarch64-unknown-linux-gnu x86_64-unknown-linux-musl; do \
+	    if [ -d "$$(rustc --print sysroot)/lib/rustlib/$$target" ]; then \
+	        $(CARGO) check $(LOCKED) -p exs -p exs-ffi --target $$target; \
+	    else \
+	        echo "skipped: rustup target add $$target" >&2; \
+	    fi; \
+	done
 
 .PHONY: check-tidy
 check-tidy: ## Only the house rules (floors, sizes, unsafe islands, words)

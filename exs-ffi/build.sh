@@ -4,9 +4,9 @@
 #
 #   exs-ffi/build.sh [OUT]    into OUT (default: the target directory's lib/)
 #
-# CC names another compiler, CARGO another cargo; FEATURES (default: verbs, where it
-# can be built) what cargo builds with, PROFILE (default: release) how. SANITIZE is for
-# the tests: options for the compiler, as "-fsanitize=address".
+# CC names another compiler, CARGO another cargo; FEATURES (default: verbs) what cargo builds
+# with, PROFILE (default: release) how. SANITIZE is for the tests: options for the compiler, as
+# "-fsanitize=address".
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -21,8 +21,7 @@ soname=libexs.so.${abi%%.*}
 
 log() { [ -n "${QUIET-}" ] || printf 'libexs: %s\n' "$*" >&2; }
 
-# The C library that programs are built with. Debian has rdma-core for glibc alone,
-# and both compilers must build for the same one.
+# The C library that programs are built with. Both compilers must build for the same one.
 rust_target=${TARGET:-${CARGO_BUILD_TARGET-}}
 [ -n "$rust_target" ] || rust_target=$(rustc -vV | sed -n 's/^host: //p')
 case $rust_target in *musl*) libc=musl ;; *) libc=glibc ;; esac
@@ -31,7 +30,7 @@ cc_libc=$(printf '#include <features.h>\n#ifdef __GLIBC__\nglibc\n#else\nmusl\n#
 if [ "$cc_libc" != "$libc" ]; then
     log "$cc builds for $cc_libc, and cargo for $rust_target: they must be the same. For a library for musl:"
     log "  rustup target add x86_64-unknown-linux-musl"
-    log "  TARGET=x86_64-unknown-linux-musl CC=musl-gcc FEATURES= $0"
+    log "  TARGET=x86_64-unknown-linux-musl CC=musl-gcc $0"
     exit 1
 fi
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -41,19 +40,8 @@ if [ "$rust_target" != "$host" ] && [ ! -d "$(rustc --print sysroot)/lib/rustlib
 fi
 
 features=${FEATURES-verbs}
-if [ $libc = musl ]; then
-    case " ${features//,/ } " in *" verbs "*)
-        log "without RDMA devices: libibverbs and librdmacm are linked against glibc here, and musl's programs cannot use them"
-        features=$(printf '%s' "$features" | tr -s ', ' '\n' | grep -vx verbs | paste -sd,) || true
-    esac
-fi
-case " ${features//,/ } " in *" verbs "*)
-    if ! "$top/tests/scripts/cargo.sh" --can-verbs >/dev/null; then
-        log "without RDMA devices: $("$top/tests/scripts/cargo.sh" --can-verbs || true)"
-        features=$(printf '%s' "$features" | tr -s ', ' '\n' | grep -vx verbs | paste -sd,) || true
-    fi
-esac
-case $features in *verbs*) rdma=(-lrdmacm -libverbs) ;; *) rdma=() ;; esac
+# With `verbs` the library opens rdma-core's when it looks for devices.
+case $features in *verbs-link*) rdma=(-lrdmacm -libverbs) ;; *) rdma=() ;; esac
 # The code that unwinds the stack. GCC's needs glibc, so for musl it comes with the Rust toolchain.
 case $libc in
     musl) unwind=("$(rustc --print sysroot)/lib/rustlib/$rust_target/lib/self-contained/libunwind.a") ;;
@@ -65,7 +53,8 @@ case $profile in dev) dir=debug ;; *) dir=$profile ;; esac
 target_option=()
 if [ "$rust_target" != "$host" ]; then target_option=(--target "$rust_target"); fi
 (cd "$top" && "$top/tests/scripts/cargo.sh" rustc ${CI:+--locked} --quiet --profile "$profile" \
-    ${target_option[@]+"${target_option[@]}"} -p exs-ffi --lib --crate-type staticlib --features "$features")
+    ${target_option[@]+"${target_option[@]}"} -p exs-ffi --lib --crate-type staticlib \
+    --no-default-features --features "$features")
 rust=$target/${target_option[1]-}/$dir/libexs_ffi.a
 out=${1:-$target/lib}
 mkdir -p "$out"
@@ -108,7 +97,7 @@ mv -f "$work/libexs.a" "$work/libexs.so.$abi" "$out/"
 ln -sf "libexs.so.$abi" "$out/$soname"
 ln -sf "$soname" "$out/libexs.so"
 # For programs that link libexs.a: the packages of pkg-config that it needs, and libraries.
-case $features in *verbs*) needs='librdmacm, libibverbs' ;; *) needs= ;; esac
+case $features in *verbs-link*) needs='librdmacm, libibverbs' ;; *) needs= ;; esac
 [ $libc = musl ] || unwind=(-lgcc_eh)
 printf 'Requires.private: %s\nLibs.private: %s -lm -lpthread -ldl -lc\n' "$needs" "${unwind[*]}" > "$out/libexs.private"
 log "$out/libexs.so.$abi, $out/libexs.a"

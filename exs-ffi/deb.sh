@@ -139,7 +139,7 @@ package libexs1 <<CONTROL
 Section: libs
 Multi-Arch: same
 Depends: $(depends libexs1)
-Recommends: ibverbs-providers
+Recommends: libibverbs1, librdmacm1, ibverbs-providers
 Description: Extended Sockets: asynchronous sockets over RDMA (library)
 $about
  This package has the shared library.
@@ -160,7 +160,7 @@ CONTROL
 package exs-tools <<CONTROL
 Section: net
 Depends: $(depends exs-tools)
-Recommends: ibverbs-providers
+Recommends: libibverbs1, librdmacm1, ibverbs-providers
 Description: Extended Sockets: asynchronous sockets over RDMA (programs)
 $about
  This package has the programs: exs-cp copies files and trees, exs-pingpong

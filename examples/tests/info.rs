@@ -61,8 +61,69 @@ fn what_is_missing_comes_with_a_remedy() {
         return;
     }
     let trouble = verbs["trouble"].as_str().unwrap();
-    let remedy = if cfg!(feature = "verbs") { "modprobe" } else { "feature `verbs`" };
-    assert!(trouble.contains(remedy), "{trouble}");
+    let remedies = if cfg!(feature = "verbs") {
+        ["modprobe", "install them"].as_slice()
+    } else {
+        &["feature `verbs`"]
+    };
+    assert!(remedies.iter().any(|remedy| trouble.contains(remedy)), "{trouble}");
+}
+
+/// Runs exs-info in a mount namespace where `other` has taken the place of `library`. None: this user
+/// may not make one.
+#[cfg(all(feature = "verbs", not(feature = "verbs-link")))]
+fn run_without(library: &str, other: &str, args: &[&str]) -> Option<Output> {
+    let script = r#"at=$(ldconfig -p | sed -n "s/^[[:space:]]*$1 .*=> //p" | head -n 1)
+        [ -z "$at" ] || mount --bind "$2" "$(realpath "$at")" || exit 99
+        shift 2; exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh", library, other, env!("CARGO_BIN_EXE_exs-info")]);
+    let out = command.args(args).env_remove("EXS_TRANSPORT").env_remove("EXS_DEVICE").output();
+    match out {
+        Ok(out) if !String::from_utf8_lossy(&out.stderr).contains("unshare") => Some(out),
+        _ => {
+            eprintln!("skipped: a mount namespace needs root, and unshare(1)");
+            None
+        }
+    }
+}
+
+/// One binary for all hosts: without rdma-core it starts, and has everything but RDMA devices.
+#[cfg(all(feature = "verbs", not(feature = "verbs-link")))]
+#[test]
+fn a_host_without_rdma_core_lacks_rdma_devices_only() {
+    for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+        let Some(out) = run_without(library, "/dev/null", &["--json"]) else { return };
+        assert!(out.status.success(), "{out:?}");
+        let facts = object(&String::from_utf8(out.stdout).unwrap());
+        let verbs = verbs(&facts);
+        assert_eq!((&verbs["built_in"], &verbs["available"]), (&true.into(), &false.into()));
+        let trouble = verbs["trouble"].as_str().unwrap();
+        assert!(trouble.starts_with(&format!("{library} cannot be used: ")), "{trouble}");
+        assert!(trouble.contains("ibverbs-providers"), "{trouble}");
+
+        let out = run_without(library, "/dev/null", &["127.0.0.1"]).unwrap();
+        assert!(out.status.success(), "other transports work: {out:?}");
+        let out =
+            run_without(library, "/dev/null", &["127.0.0.1", "--transport", "verbs"]).unwrap();
+        assert_eq!(out.status.code(), Some(1), "{out:?}");
+        assert!(String::from_utf8_lossy(&out.stderr).contains(library), "{out:?}");
+    }
+}
+
+#[cfg(all(feature = "verbs", not(feature = "verbs-link")))]
+#[test]
+fn a_library_that_lacks_a_function_is_too_old() {
+    // A library of the same kind without any of the functions.
+    let other =
+        ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6"];
+    let Some(other) = other.iter().find(|at| std::path::Path::new(at).exists()) else { return };
+    let Some(out) = run_without("libibverbs.so.1", other, &["--json"]) else { return };
+    let facts = object(&String::from_utf8(out.stdout).unwrap());
+    let trouble = verbs(&facts)["trouble"].as_str().unwrap().to_owned();
+    if !trouble.contains("No such file") {
+        assert!(trouble.contains("too old: ibv_") && trouble.contains("IBVERBS_1."), "{trouble}");
+    }
 }
 
 #[test]

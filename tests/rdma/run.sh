@@ -50,9 +50,6 @@ esac
 rm -rf "$out"
 mkdir -p "$out/bin" "$out/logs"
 transport=${EXS_TRANSPORT:-verbs}
-if [ "$transport" = verbs ]; then
-    tests/scripts/cargo.sh --can-verbs || { say "so there is no verbs transport to be tested"; exit 1; }
-fi
 # build NAME-OF-STEP CARGO-ARGUMENTS...: links each executable that cargo speaks of.
 build() {
     local step=$1 file name

@@ -100,12 +100,12 @@ install_packages() {
     esac
 }
 
-# What the feature `verbs` is built with. Nothing is lost but that feature if it
-# cannot be had, so this is apart from what the others want: Debian 13 has no
-# libclang as old as it must be, and apt-get installs all of a list or nothing.
-install_verbs() {
+# What the feature `verbs-link` is built with, to compare the declarations of rdma-core's libraries
+# with those of the headers. This is apart from what the others want: Debian 13 has no libclang as old
+# as it must be, and apt-get installs all of a list or nothing.
+install_link() {
     local lacking clang version
-    if lacking=$("$top/tests/scripts/cargo.sh" --can-verbs); then return; fi
+    if lacking=$("$top/tests/scripts/cargo.sh" --can-link); then return; fi
     clang=
     if may_install; then
         # A name that is unknown may be so because the lists are not there yet.
@@ -114,13 +114,13 @@ install_verbs() {
             if knows "libclang1-$version"; then clang="libclang1-$version libclang-common-$version-dev"; fi
         done
         if [ -n "$clang" ] || [ -n "${LIBCLANG_PATH-}" ]; then
-            say "installing Debian packages: pkg-config, libibverbs-dev, librdmacm-dev${clang:+, ${clang/ /, }} (to build for RDMA devices)"
+            say "installing Debian packages: pkg-config, libibverbs-dev, librdmacm-dev${clang:+, ${clang/ /, }} (to compare declarations with the headers)"
             # shellcheck disable=SC2086 # two words
             if apt install -y -q --no-install-recommends pkg-config libibverbs-dev librdmacm-dev $clang &&
-                lacking=$("$top/tests/scripts/cargo.sh" --can-verbs); then return; fi
+                lacking=$("$top/tests/scripts/cargo.sh" --can-link); then return; fi
         fi
     fi
-    say "EXS is built without RDMA devices (feature verbs); $lacking"
+    say "declarations are not compared with the headers of rdma-core; $lacking"
 }
 
 # mdBook is in no release of Debian that EXS supports, so cargo builds it.
@@ -139,17 +139,15 @@ clang_sanitizes() {
 knows() { apt-cache show "$1" >/dev/null 2>&1; }
 
 [ $# -gt 0 ] || die "usage: setup.sh demo|test|check|book|bench|fuzz|rdma ..."
-verbs=no book=no
+link=no book=no
 need_rust
 need_linker
 for part in "$@"; do
     case $part in
         demo)
-            verbs=yes
             want objcopy binutils "makes one object of the C library" "the C library cannot be built"
             ;;
         test)
-            verbs=yes
             want ip iproute2 "cuts the cable in a network namespace" "the tests in network namespaces are skipped"
             want unshare util-linux "runs tests in name spaces of their own" "the tests in network namespaces and on a full disk are skipped"
             want objcopy binutils "makes one object of the C library" "the C library is not built"
@@ -172,7 +170,7 @@ for part in "$@"; do
             want mkfs.btrfs btrfs-progs "makes disks for power cuts" "power cuts of btrfs are not tried"
             ;;
         check)
-            verbs=yes
+            link=yes
             need_component rustfmt cargo fmt --version
             need_component clippy cargo clippy --version
             want python3 python3 "counts phrases that are hard to read" "they are not counted"
@@ -192,7 +190,8 @@ for part in "$@"; do
             ;;
         fuzz) want c++ g++ "builds the fuzzing engine" "nothing can be fuzzed" ;;
         rdma)
-            verbs=yes
+            want_file /usr/include/rdma/rdma_cma.h librdmacm-dev "compiles the neighbour of the start-up" "there is nothing to compare with"
+            want_file /usr/include/infiniband/verbs.h libibverbs-dev "compiles the neighbour of the start-up" "there is nothing to compare with"
             want rdma iproute2 "makes the RDMA devices and the namespaces" "there are no RDMA devices"
             want busybox busybox-static "starts the guest" "no guest starts"
             want ibv_devinfo ibverbs-utils "looks at RDMA devices" "the tools of rdma-core are not tried"
@@ -220,5 +219,5 @@ case " $* " in *" bench "*)
         install -d -m 0755 /run/sshd
     fi ;;
 esac
-[ $verbs = no ] || install_verbs
+[ $link = no ] || install_link
 [ $book = no ] || install_mdbook
