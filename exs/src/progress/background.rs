@@ -138,7 +138,8 @@ impl Context {
                 polls: &|| self.reliance.polls(),
                 ticked: &|| self.show_news(true),
             });
-            self.lock().begin_background();
+            // No thread of the program rang the doorbell, so this thread does.
+            self.lock().plain.note_needless_batch();
             loop {
                 while self.posters.load(Ordering::Relaxed) > 0 {
                     yield_now();

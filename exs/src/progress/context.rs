@@ -273,7 +273,7 @@ impl Context {
         // too. A device may have had nothing to wait for when the thread fell asleep: no send was
         // under way, or a link did not exist yet. So the engine asks the devices once more.
         let hurry = asleep != u64::MAX
-            && (engine.prepare_sleep()
+            && (engine.devices.prepare_sleep()
                 || engine.wants_run()
                 || engine.next_deadline().is_some_and(|t| t.as_nanos() < asleep));
         let show = self.due_news(&mut engine);

@@ -155,7 +155,7 @@ impl Context {
     /// True if every connection has ended. Otherwise runs the engine once, and sleeps for `pause`
     /// at most.
     fn has_left(&self, pause: Duration) -> bool {
-        if self.lock().has_left() {
+        if self.lock().sockets.have_ended() {
             return true;
         }
         match self.lead.try_lead(false) {

@@ -313,7 +313,7 @@ impl Context {
     pub(super) fn prepare_sleep(&self, deadline: Option<Time>) -> Duration {
         let mut engine = self.lock();
         let now = self.now();
-        let found = engine.prepare_sleep();
+        let found = engine.devices.prepare_sleep();
         let next = match (engine.next_deadline(), deadline) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -235,7 +235,7 @@ impl Engine {
         // Data that moved may have started the ring's idle time again. A message brings no other
         // deadline nearer.
         if !self.sockets[index].timer.is_set() {
-            self.set_timer(index);
+            self.timers.update(index, &mut self.sockets[index]);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Sums of what connections counted.
 
-use super::Engine;
 use crate::session::Counters;
 
 macro_rules! sum {
@@ -39,16 +38,4 @@ pub(in crate::progress) fn add(sum: &mut Counters, one: &Counters) {
         confirms,
         rings_granted,
     );
-}
-
-impl Engine {
-    /// The counters of all sockets, including those that are gone, and (events, runs).
-    pub(crate) fn counters_of_all(&self) -> (Counters, u64, u64) {
-        (self.sockets.counters(), self.delivery.count(), self.runs)
-    }
-
-    /// The operations in flight.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.ops.len()
-    }
 }

@@ -13,12 +13,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::WcStatus;
 use super::device::{Device, map_shared};
-use super::{Engine, WcStatus};
 use crate::mem::{Access, Segment};
 use crate::rnic::{FileRange, Qp, RnicError, SendWr, Sge, Wc};
 use crate::session::Buf;
-use crate::sys::{self, FetchDone, FileBytes};
+use crate::sys::{self, FileBytes};
 
 /// The bytes of a piece: large enough for an efficient WRITE, small enough to be read at once.
 const PIECE: usize = 512 << 10;
@@ -200,36 +200,23 @@ impl Device {
         o.files.waiting.retain(|q| *q != qp);
     }
 
+    /// Calls `drive` for the connections that wait for a piece, if a piece is free. The first
+    /// connection that still needs the piece takes it. The others wait again, in the same order.
+    pub(super) fn wake_file_waiters(&mut self, mut drive: impl FnMut(Qp)) {
+        loop {
+            let waiters = self.file_waiters();
+            if waiters.is_empty() {
+                return;
+            }
+            waiters.into_iter().for_each(&mut drive);
+        }
+    }
+
     /// Takes the connections of a domain in which a piece is free and connections wait for one.
     fn file_waiters(&mut self) -> VecDeque<Qp> {
         let mut files = self.all_pools().map(|o| &mut o.files);
         let found = files.find(|f| !f.free.is_empty() && !f.waiting.is_empty());
         found.map(|f| std::mem::take(&mut f.waiting)).unwrap_or_default()
-    }
-}
-
-impl Engine {
-    /// Another thread has fetched bytes of a file.
-    pub(super) fn take_fetched(&mut self, device: usize, came: FetchDone<Qp>) {
-        let qp = came.0;
-        let Some(d) = self.devices.get_mut(device) else { return };
-        if d.staging.arrived(came) {
-            self.sockets.mark_qp(device, qp);
-        }
-    }
-
-    /// Drives the connections that wait for a piece, if a piece is free. The first connection that
-    /// still needs the piece takes it. The others wait again, in the same order.
-    pub(super) fn wake_file_waiters(&mut self, device: usize) {
-        loop {
-            let waiters = self.devices[device].file_waiters();
-            if waiters.is_empty() {
-                return;
-            }
-            for qp in waiters {
-                self.sockets.mark_qp(device, qp);
-            }
-        }
     }
 }
 

@@ -150,19 +150,6 @@ impl Engine {
         self.plain.cancel(now, target, named)
     }
 
-    /// No thread of the program rang the doorbell, so the background thread does.
-    pub(in crate::progress) fn begin_background(&mut self) {
-        self.plain.note_needless_batch();
-    }
-
-    /// Checks whether descriptors of kernel sockets have been closed. The list is of (device,
-    /// inode).
-    pub(super) fn recheck_kernel(&mut self, list: Vec<(u64, u64)>, now: Time) {
-        for (dev, ino) in list {
-            self.plain.recheck(now, dev, ino);
-        }
-    }
-
     /// Turns the operations that have ended into events.
     pub(super) fn reap_kernel(&mut self, now: Time) {
         while let Some(next) = self.plain.next_done() {

@@ -19,12 +19,6 @@ fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
 impl Engine {
     // ---- timers --------------------------------------------------------------
 
-    pub(super) fn set_timer(&mut self, index: u32) {
-        let s = &mut self.sockets[index];
-        let next = s.next_timeout();
-        self.timers.set(index, &mut s.timer, next);
-    }
-
     pub(super) fn fire_timers(&mut self, now: Time) {
         if self.timers.is_due(now) {
             // A thread that did not run for a long time finds messages that have arrived beside
@@ -66,10 +60,16 @@ impl Engine {
                 false => self.reset_untaken(id, now),
             }
         }
-        let kernel = take(&self.released.kernel);
-        self.recheck_kernel(kernel, now);
+        for (dev, ino) in take(&self.released.kernel) {
+            self.plain.recheck(now, dev, ino);
+        }
         for (device, came) in take(&self.released.fetched) {
-            self.take_fetched(device, came);
+            let qp = came.0;
+            if let Some(d) = self.devices.get_mut(device)
+                && d.staging.arrived(came)
+            {
+                self.sockets.mark_qp(device, qp);
+            }
         }
         for (from, parcel) in take(&self.released.parcels) {
             overdue.extend(self.receive(from, parcel, now));
@@ -133,15 +133,10 @@ impl Engine {
         patience
     }
 
-    /// True if every connection has ended.
-    pub(in crate::progress) fn has_left(&self) -> bool {
-        self.sockets.iter().all(|(_, s)| s.session.is_none() || s.state != State::Closed)
-    }
-
     pub(super) fn drop_session(&mut self, index: u32) {
         if let Some((Place { device, domain }, qp)) = self.sockets.end_session(index) {
             self.devices[device].destroy_qp(domain, qp);
-            self.wake_file_waiters(device);
+            self.devices[device].wake_file_waiters(|qp| self.sockets.mark_qp(device, qp));
         }
     }
 }

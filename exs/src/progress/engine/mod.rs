@@ -68,7 +68,7 @@ use super::shards::Shard;
 use crate::ids::OpId;
 use crate::plain::Plain;
 use crate::rnic::{Ready, Rnic, Wc, WcOp, WcStatus};
-use crate::session::{After, Done, Doorbell};
+use crate::session::{After, Counters, Done, Doorbell};
 use crate::time::Time;
 
 pub(crate) use self::batch::Posting;
@@ -188,12 +188,6 @@ impl Engine {
         self.more = true;
     }
 
-    /// Asks the devices to report what happens during a sleep. True if something has happened
-    /// already.
-    pub(super) fn prepare_sleep(&mut self) -> bool {
-        self.devices.prepare_sleep()
-    }
-
     /// True if a thread should call `run` soon, whatever the deadlines say.
     pub(super) fn wants_run(&self) -> bool {
         self.more || self.plain.has_work() || self.released.has_any()
@@ -281,7 +275,7 @@ impl Engine {
         if recv {
             self.devices[device].return_slot(wc.wr_id);
         } else {
-            self.wake_file_waiters(device);
+            self.devices[device].wake_file_waiters(|qp| self.sockets.mark_qp(device, qp));
         }
     }
 
@@ -311,7 +305,7 @@ impl Engine {
         self.check_polls(index);
         self.delivery.news.check(index, &mut self.sockets[index]);
         self.check_attended(index);
-        self.set_timer(index);
+        self.timers.update(index, &mut self.sockets[index]);
         self.tear_down(index);
     }
 
@@ -349,5 +343,17 @@ impl Engine {
             event.error = result.err().map(Box::new);
             self.delivery.deliver(&queue, event);
         }
+    }
+
+    // ---- figures -----------------------------------------------------------------
+
+    /// The counters of all sockets, including those that are gone, and (events, runs).
+    pub(crate) fn counters_of_all(&self) -> (Counters, u64, u64) {
+        (self.sockets.counters(), self.delivery.count(), self.runs)
+    }
+
+    /// The operations in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.ops.len()
     }
 }

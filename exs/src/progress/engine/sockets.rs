@@ -280,6 +280,11 @@ impl SocketTable {
         number
     }
 
+    /// True if every connection of a closed socket has ended.
+    pub(in crate::progress) fn have_ended(&self) -> bool {
+        self.iter().all(|(_, s)| s.session.is_none() || s.state != State::Closed)
+    }
+
     /// The counters of all sessions, including those that are gone.
     pub(super) fn counters(&self) -> Counters {
         let mut sum = self.past;

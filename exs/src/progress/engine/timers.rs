@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::sock::Sock;
 use crate::time::Time;
 
 /// The timers. Each socket has at most one.
@@ -24,7 +25,14 @@ impl Timer {
 }
 
 impl TimerTable {
-    /// Sets a socket's timer to its next deadline. A deadline that has moved back keeps its old
+    /// Sets a socket's timer to the time at which the engine must look after it.
+    #[inline]
+    pub(super) fn update(&mut self, index: u32, s: &mut Sock) {
+        let next = s.next_timeout();
+        self.set(index, &mut s.timer, next);
+    }
+
+    /// Sets a timer. None: the socket has no deadline, or is gone. A deadline that has moved back keeps its old
     /// place. Its timer fires early, finds nothing, and is set again, which is cheaper than a move
     /// with every message.
     #[inline]

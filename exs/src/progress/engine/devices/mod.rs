@@ -159,7 +159,7 @@ impl DeviceTable {
 
     /// Asks the devices to report what happens during a sleep. True if something has happened
     /// already.
-    pub(super) fn prepare_sleep(&mut self) -> bool {
+    pub(in crate::progress) fn prepare_sleep(&mut self) -> bool {
         self.list.iter_mut().fold(false, |found, d| found | d.rnic.prepare_sleep())
     }
 
