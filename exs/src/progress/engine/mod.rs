@@ -1,23 +1,48 @@
-//! The engine: all state of a context. The thread that holds the lock of the context moves it.
+//! The engine: all state of a context, in parts that own it, and the loop that moves them.
 //!
-//! Shape: a table of devices (each an RNIC), a table of sockets, a table of operations, and a table
-//! of timers. Each call, completion, event and timer marks its socket *dirty*. `settle` looks after
-//! dirty sockets until none is left: it drives their sessions, rings doorbells, and makes events of
-//! operations that have ended. A leader calls `run`: progress of the devices, timers, `settle`.
+//! The thread that holds the lock of the context moves the engine. No code of it blocks or sleeps.
 //!
-//! The files:
-//! - tables: `device` (RNIC), `domain` (protection domains with their pools), `receives` and `slots`
-//!   (shared receive queues and their memory), `sock`, `ops`, `memory` (buffers to registered memory);
-//! - operations: `post` (the calls of the API), `eager` (the eager path), `batch` (several at once),
-//!   `parts` (sends of several parts), `onesided` (exports, READ, WRITE), `files`, `polls`;
-//! - connect: `choose` (which device), `dial` (attempts), `unreachable` (peers that did not answer);
-//! - accept: `listen`, `startups` (under way), `accepts` (connections for accepts), `spread` (accepts
-//!   across shards); `cm` (events of the RNICs about connections); `moves` (new sockets change shards);
-//! - `life` (timers and ends), `handoff` (events go to a waiting thread), `watch` (what a descriptor
-//!   shows), `attend` (threads that wait for their connection), `released` (what other threads leave),
-//!   `outlook` (what other threads see), `kernel` (kernel sockets), `figures` (sums of counters).
+//! **The parts.** Each field of [`Engine`] is a part. A part owns its fields, and its methods take
+//! what else they need as arguments. No part knows another table, apart from what stands here:
 //!
-//! No code of the engine blocks or sleeps.
+//! | part | owns | files |
+//! |---|---|---|
+//! | `devices` | the RNICs with their domains, queues and pools; the search for RDMA devices; the peers that did not answer; room for one message | `devices`, `device`, `domain`, `receives`, `slots`, `memory`, `files`, `unreachable` |
+//! | `sockets` | the sockets with their sessions; the list of marked sockets; lazy doorbells; the sockets of queue pairs and listeners | `sockets`, `sock`, `queries` |
+//! | `ops` | what each event must return; the groups of sends of several parts | `ops`, `parts` |
+//! | `timers` | for each socket the time at which the engine must look after it | `timers` |
+//! | `sweeps` | the connections that threads attend, or have left | `attend` |
+//! | `delivery` | events that are kept apart for a thread; the threads to wake; the news of watches | `delivery`, `watch` |
+//! | `plain` | ordinary kernel sockets | `crate::plain`, `kernel` |
+//! | `neighbours` | what goes to other shards | `spread` |
+//! | `released` | what other threads leave for the engine, under locks of its own | `released` |
+//!
+//! A device and a socket are objects, too: a method of [`Sock`](sock::Sock) that needs its device
+//! gets it as an argument, and a device never sees a socket. It calls a closure instead.
+//!
+//! **What crosses parts** is in `impl Engine`, which owns no rule of a part:
+//! - calls that post operations: `post`, `eager` (the eager path), `batch` (several at once), `parts`,
+//!   `onesided` (exports, READ, WRITE), `polls`, `kernel`;
+//! - connections: `dial` (attempts by one device after the other), `listen`, `cm` (events of the RNICs
+//!   about connections), `startups` and `accepts` (on their way to the program), `spread`;
+//! - the turn below: this file, `life` (timers, ends), `outlook` (what threads without the lock see).
+//!
+//! The state of a call (its time, whether its doorbells may wait, whether it took the eager path) is a
+//! value, [`Call`](super::call::Call), which the context makes and passes down.
+//!
+//! **A turn** (`run`) has this order:
+//! 1. work that other threads have left (`collect_released`);
+//! 2. small messages, straight out of the devices (`skim`);
+//! 3. progress of the devices and of kernel sockets;
+//! 4. timers that are due, after the messages that have arrived beside them; sweeps;
+//! 5. `settle`: as long as there are marked sockets, `pump` looks after each. It drives the session,
+//!    rings or puts off the doorbell, delivers the events of operations that have ended, and updates
+//!    polls, news, attendance and timer. When none is marked, the engine takes the events and
+//!    completions of the devices, which mark others;
+//! 6. lazy doorbells.
+//!
+//! A call does its own work and then step 5, with doorbells that may wait for the next leader. A call
+//! on the eager path that marks no socket ends at once.
 
 mod accepts;
 mod attend;
@@ -93,21 +118,23 @@ const COMPLETIONS: usize = 256;
 /// Tokens of the reactor that belong to one device.
 pub(super) const TOKENS_PER_DEVICE: usize = 1 << 32;
 
+/// All state of a context. Each field is a part, see the head of this file.
 pub(crate) struct Engine {
-    neighbours: Neighbours,
     pub(crate) devices: DeviceTable,
     pub(crate) sockets: SocketTable,
     ops: OpTable,
-    /// Ordinary kernel sockets.
-    pub(super) plain: Plain,
     timers: TimerTable,
     sweeps: attend::Sweeps,
-    released: Arc<Released>,
     pub(super) delivery: Delivery,
+    /// Ordinary kernel sockets.
+    pub(super) plain: Plain,
+    neighbours: Neighbours,
+    released: Arc<Released>,
     /// The outlook that threads without the lock were shown last.
     told: Outlook,
     /// The runs so far.
     runs: u64,
+    /// `settle` has stopped with sockets still marked, or a device with messages left.
     more: bool,
 }
 
@@ -121,15 +148,15 @@ impl Engine {
     ) -> Engine {
         let registrar = Registrar::new(context, Arc::clone(&released) as _);
         Engine {
-            neighbours: Neighbours::new(shard),
             devices: DeviceTable::new(registrar, soft, shm, verbs),
             sockets: SocketTable::default(),
             ops: OpTable::default(),
-            plain,
             timers: TimerTable::default(),
             sweeps: attend::Sweeps::default(),
-            released,
             delivery: Delivery::default(),
+            plain,
+            neighbours: Neighbours::new(shard),
+            released,
             told: Outlook::default(),
             runs: 0,
             more: false,
@@ -193,6 +220,7 @@ impl Engine {
         self.more || self.plain.has_work() || self.released.has_any()
     }
 
+    /// Rings the doorbells that wait.
     fn ring_doorbells(&mut self, now: Time) {
         if !self.sockets.has_lazy() {
             return;
@@ -239,6 +267,7 @@ impl Engine {
         any
     }
 
+    /// Handles a completion: gives it to its session, and marks the socket.
     fn handle_wc(&mut self, device: usize, wc: &Wc, now: Time) {
         let mut wc = *wc;
         let index = self.sockets.of_qp(device, wc.qp);
