@@ -20,6 +20,10 @@ use crate::wire::rdmap::{
 /// Payload of an FPDU between peers that both take large ones: 15 pages, so that pieces of an
 /// aligned buffer stay aligned.
 pub(super) const LARGE_PAYLOAD: usize = 60 * 1024;
+/// Bytes by which TCP's options may shorten a segment below the MSS that the kernel reports: four
+/// blocks of SACK (RFC 2018). The kernel sends them with data after a segment of the peer was lost
+/// or came twice. It cuts an FPDU that does not fit then, wherever the segment ends.
+const SACK_OPTIONS: usize = 36;
 /// Smallest credible MSS. IPv4's minimum is 536, less options.
 const LEAST_MSS: usize = 128;
 
@@ -34,10 +38,11 @@ pub(super) fn max_payload(settled: &StartupTerms, mss: usize, header: usize) -> 
     }
     // Length field, header and CRC must fit beside the payload. A multiple of 4 needs no pad and
     // keeps offsets aligned. The payload is as large as fits (RFC 5044 section 5.1): FPDUs that
-    // fill their segments stay aligned with them. Hardware is fast with such FPDUs, and siw
-    // depends on them: with CRC it accepts no trailer in two pieces.
+    // fill their segments stay aligned with them, and hardware is fast with such FPDUs.
     let mss = mss.clamp(LEAST_MSS, usize::from(u16::MAX));
-    (mss - mpa::LENGTH_LEN - header - mpa::CRC_LEN) & !3
+    // Each FPDU with CRC leaves alone, and must not be cut: siw accepts no trailer in two pieces.
+    let options = if settled.crc { SACK_OPTIONS } else { 0 };
+    (mss - options - mpa::LENGTH_LEN - header - mpa::CRC_LEN) & !3
 }
 
 /// The side whose message is built.
