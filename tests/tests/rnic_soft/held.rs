@@ -112,8 +112,9 @@ fn half_messages_do_not_hold_up_an_srq() {
     assert!(w.cm[1].iter().all(|e| !matches!(e, CmEvent::Disconnected { .. })), "{:?}", w.cm[1]);
 }
 
-/// Connects an end to a stranger, with CRC; it reads nothing.
-fn raw_sink(w: &mut World<Soft>, end: End) -> TcpStream {
+/// Connects an end to a stranger, with CRC, which reads nothing. `large`: it takes FPDUs that are
+/// longer than a segment, as this software does.
+pub(super) fn raw_sink(w: &mut World<Soft>, end: End, large: bool) -> TcpStream {
     let listener = TcpListener::bind(Soft::local()).unwrap();
     let (addr, now) = (listener.local_addr().unwrap(), w.now());
     let param = ConnParam { crc: true, ..param(&[]) };
@@ -125,7 +126,7 @@ fn raw_sink(w: &mut World<Soft>, end: End) -> TcpStream {
     let len = w.until("the request", |_| stream.read(&mut frame).ok());
     // Yes to all that was asked for.
     let request = FrameRepr::parse(frame[..FRAME_LEN].try_into().unwrap(), FrameKind::Request);
-    let reply = FrameRepr { kind: FrameKind::Reply, ..request.unwrap() };
+    let reply = FrameRepr { kind: FrameKind::Reply, large, ..request.unwrap() };
     frame[..FRAME_LEN].copy_from_slice(&reply.emit());
     stream.write_all(&frame[..len]).unwrap();
     w.established(end);
@@ -148,7 +149,7 @@ fn slow_peers_do_not_hold_up_files() {
     let mut slow = Vec::new();
     for i in 0..40 {
         let end = w.end(0);
-        let stream = raw_sink(&mut w, end);
+        let stream = raw_sink(&mut w, end, true);
         w.send(end, &SendWr { file: range(LEN), ..write_wr(i, &[], 1 << 20, 7) });
         slow.push((end, stream));
     }

@@ -15,6 +15,7 @@ use exs_tests::sys::half_unreadable;
 
 mod held;
 mod numbers;
+mod owned;
 
 struct Soft;
 
