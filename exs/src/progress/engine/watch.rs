@@ -21,21 +21,29 @@ pub trait Watch: Send + Sync {
     fn changed(&self);
 }
 
+/// Whether a socket is on the list of those with news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    /// It is not.
+    Off,
+    /// It is, for less than a tick of the background thread.
+    New,
+    /// It is, for a tick or longer.
+    Aged,
+}
+
 /// The watch of one socket.
 pub(super) struct Watched {
     watch: Arc<dyn Watch>,
     /// The state that the watch has read last.
     seen: Standing,
-    /// It is on the list of sockets with news.
-    listed: bool,
-    /// The news is at least as old as a tick of the background thread.
-    aged: bool,
+    listing: Listing,
 }
 
 impl Watched {
     /// Its socket has come to another shard, where it is on no list.
     pub(super) fn settle_in(&mut self) {
-        (self.listed, self.aged) = (false, false);
+        self.listing = Listing::Off;
     }
 }
 
@@ -45,7 +53,10 @@ impl SocketTable {
         let Ok(s) = self.find(id) else { return Standing::default() };
         let standing = s.standing();
         if let Some(w) = &mut s.watch {
-            (w.seen, w.aged) = (standing, false);
+            w.seen = standing;
+            if w.listing == Listing::Aged {
+                w.listing = Listing::New;
+            }
         }
         standing
     }
@@ -57,8 +68,7 @@ impl Engine {
         self.unattend_left(id);
         if let Ok(s) = self.sockets.find(id) {
             let seen = Standing::default();
-            s.watch =
-                watch.map(|watch| Box::new(Watched { watch, seen, listed: false, aged: false }));
+            s.watch = watch.map(|watch| Box::new(Watched { watch, seen, listing: Listing::Off }));
         }
     }
 
@@ -77,10 +87,10 @@ impl News {
     /// Puts a socket on the list, if its watch has not shown its state.
     #[inline]
     pub(super) fn check(&mut self, index: u32, s: &mut Sock) {
-        if s.watch.as_ref().is_some_and(|w| !w.listed) && has_news(s) {
+        if s.watch.as_ref().is_some_and(|w| w.listing == Listing::Off) && has_news(s) {
             let id = SockId { index, generation: s.generation };
             if let Some(w) = &mut s.watch {
-                w.listed = true;
+                w.listing = Listing::New;
             }
             self.0.push(id);
         }
@@ -97,14 +107,14 @@ impl News {
             let Some(s) = sockets.get_mut(*id) else { return false };
             let has_news = has_news(s);
             let Some(w) = &mut s.watch else { return false };
-            if has_news && aged && !w.aged {
-                w.aged = true;
+            if has_news && aged && w.listing != Listing::Aged {
+                w.listing = Listing::Aged;
                 return true;
             }
             if has_news {
                 due.push(Arc::clone(&w.watch));
             }
-            (w.listed, w.aged) = (false, false);
+            w.listing = Listing::Off;
             false
         });
         due
