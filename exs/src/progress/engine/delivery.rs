@@ -190,3 +190,76 @@ impl Delivery {
         queue.exchange(&mut self.events, want, &mut self.wake)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::progress::QueueOptions;
+    use crate::progress::event::EventKind;
+
+    fn queue() -> Arc<QueueCore> {
+        let queue = QueueCore::new(&QueueOptions::default()).unwrap();
+        queue.reserve_some(8).unwrap();
+        queue
+    }
+
+    fn event(token: u64) -> RawEvent {
+        RawEvent::new(token, EventKind::Send)
+    }
+
+    #[test]
+    fn events_of_the_thread_in_the_engine_do_not_pass_its_queue() {
+        let (mut d, mine, other) = (Delivery::default(), queue(), queue());
+        d.catch_for(&mine);
+        d.deliver(&mine, event(1));
+        d.deliver_all(&other, [2, 3].map(event).into_iter());
+        assert_eq!((mine.len(), other.len(), d.has_caught(), d.count()), (0, 2, true, 3));
+        let mut out: Vec<RawEvent> = Vec::new();
+        assert_eq!(d.hand_over(&mine, &mut Want { min: 1, max: 8, out: &mut out }), 1);
+        assert_eq!((out[0].token, d.has_caught()), (1, false));
+        d.deliver(&mine, event(4));
+        assert_eq!(mine.len(), 1, "the thread has left the engine");
+    }
+
+    #[test]
+    fn gathered_events_enter_their_queue_together() {
+        let (mut d, mine) = (Delivery::default(), queue());
+        d.gather_for(&mine);
+        d.deliver(&mine, event(1));
+        d.deliver(&mine, event(2));
+        assert_eq!(mine.len(), 0);
+        d.leave_gathered(&mine);
+        assert_eq!((mine.len(), d.count()), (2, 2));
+    }
+
+    #[test]
+    fn events_wait_while_the_process_exits() {
+        let (mut d, mine) = (Delivery::default(), queue());
+        d.suppress(7);
+        d.deliver(&mine, event(1));
+        d.deliver_all(&mine, std::iter::once(event(2)));
+        d.gather_for(&mine);
+        d.leave_gathered(&mine);
+        assert_eq!((mine.len(), d.leaver()), (0, Some(7)));
+        d.resume();
+        assert_eq!((mine.len(), d.leaver()), (2, None), "the process goes on");
+    }
+
+    #[test]
+    fn the_release_of_the_lock_wakes_all_but_the_caller() {
+        let (mut d, mine, me) = (Delivery::default(), queue(), Waiter::new().unwrap());
+        me.min.store(1, Ordering::SeqCst);
+        mine.enlist(&me);
+        assert!(d.is_quiet());
+        d.deliver(&mine, event(1));
+        assert!(!d.is_quiet());
+        assert!(d.take_waiters(Some(&me)).is_empty(), "the caller is awake");
+        assert!(d.is_quiet());
+        d.wake(Arc::clone(&me));
+        assert_eq!(d.take_waiters(None).len(), 1);
+        assert!(d.is_quiet());
+        mine.delist(&me);
+    }
+}

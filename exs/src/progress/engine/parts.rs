@@ -398,3 +398,53 @@ fn into_buffers(bufs: Bufs) -> Vec<Buffer> {
         Bufs::None => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: SockId = SockId { index: 3, generation: 1 };
+
+    fn group_of_three() -> Groups {
+        let mut groups = Groups::default();
+        groups.open(9, Some(HOME), 3, (false, None));
+        groups.0.get_mut(&9).unwrap().parts.extend([1, 2, 3]);
+        groups
+    }
+
+    #[test]
+    fn the_first_failure_cancels_the_parts_behind_it() {
+        let mut groups = group_of_three();
+        assert_eq!(groups.has_failed(9), Some(false));
+        let first = groups.end_part(9, Bufs::None, 5, Ok(()));
+        assert!(first.cancel.is_none() && !first.last);
+        let cut = groups.end_part(9, Bufs::None, 2, Err(Error::Op(OpError::Cancelled)));
+        assert_eq!((cut.cancel, cut.last), (Some((HOME, vec![1, 2, 3])), false));
+        let last = groups.end_part(9, Bufs::None, 0, Err(Error::Op(OpError::PeerClosed)));
+        assert!(last.cancel.is_none() && last.last, "the parts are cancelled once");
+        let group = &groups.0[&9];
+        assert_eq!(group.bytes, 7);
+        let failed = matches!(group.failed, Some(Error::Op(OpError::PeerClosed)));
+        assert!(failed, "a part that had begun has the better error");
+        assert!(!groups.end_part(8, Bufs::None, 0, Ok(())).last, "there is no such group");
+    }
+
+    #[test]
+    fn a_better_error_is_not_replaced_by_a_cancel() {
+        let mut groups = group_of_three();
+        let broken = groups.end_part(9, Bufs::None, 0, Err(Error::Op(OpError::PeerClosed)));
+        assert!(broken.cancel.is_some());
+        groups.end_part(9, Bufs::None, 0, Err(Error::Op(OpError::Cancelled)));
+        assert!(matches!(groups.0[&9].failed, Some(Error::Op(OpError::PeerClosed))));
+    }
+
+    #[test]
+    fn what_stands_behind_a_short_file_comes_back_and_nothing_is_shut() {
+        let behind = vec![Part::Memory(vec![Buffer::from(vec![1; 4])])];
+        let mut groups = Groups::default();
+        groups.open(9, None, 1, (true, Some(Cut { had: 3, asked: 5, behind })));
+        let group = &groups.0[&9];
+        assert_eq!((group.bufs.len(), group.shut), (1, false));
+        assert!(matches!(group.cut, Some(OpError::FileTooShort { had: 3, asked: 5 })));
+    }
+}
