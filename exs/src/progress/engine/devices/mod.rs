@@ -1,5 +1,12 @@
-//! The devices of a shard, as a table. A device's index is its name in the shard: the software RNIC
-//! comes first, then shared memory, then the RDMA devices (`choose`).
+//! The devices of a shard, as a table.
+//!
+//! A device's index is its name in the shard: the software RNIC comes first, then shared memory, then
+//! the RDMA devices, which the table opens when a socket first needs them (`choose`). A removed
+//! device keeps its place until nothing refers to it. Sockets, registrations and tokens of the
+//! reactor name their device by this index.
+//!
+//! The table polls all devices, and says which of them has found something. It knows no sockets:
+//! what a device reports, the engine takes to the sockets.
 
 mod choose;
 
