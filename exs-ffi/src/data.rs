@@ -127,7 +127,8 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
 fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {
     let (fd, patience) =
         (answer.call.fd, options::patience(entry, answer.call.fd, flags, Way::Recv));
-    let got = if patience == Patience::None {
+    let sleeps = patience == Patience::None;
+    let got = if sleeps {
         // The first caller takes what has come, at once. A long message is only announced by then,
         // so a socket with messages waits for its bytes.
         let patience = match entry.kind {
@@ -139,7 +140,10 @@ fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<e
         let post = |q: &EventQueue| memory.post_recv(entry, q, TOKEN, flags);
         blocking::run(&entry.socket, patience, post)
     };
-    pollable::refresh(entry, fd);
+    match sleeps {
+        true => pollable::refresh_for_sleep(entry, fd, got.is_err()),
+        false => pollable::refresh(entry, fd),
+    }
     if got.as_ref().map_or(true, |event| event.error().is_some()) {
         pollable::forgive(entry);
     }

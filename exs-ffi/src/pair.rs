@@ -13,6 +13,9 @@
 //! | POLLHUP beside them | it is shut down for both |
 //! | POLLERR beside them | it is closed while a message of the program's end lies there unread: the kernel takes that for a reset |
 //!
+//! A peer that shares memory with this process gets a copy of the library's end ([`Pair::lend`]).
+//! It leaves messages at the program's end itself, and the library counts them.
+//!
 //! So one byte of the program's end always lies in the queue of the library's end
 //! ([`Pair::new`]).
 //!
@@ -28,6 +31,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -57,6 +61,10 @@ static BYTES: [u8; MOST_SHOWN] = [0; MOST_SHOWN];
 /// it.
 static SMALL: c_int = 4096;
 
+/// The option of a socket that takes descriptors, as on x86-64 and AArch64.
+const SO_PASSRIGHTS: c_int = 83;
+static NONE: c_int = 0;
+
 /// The directions of a connection that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
@@ -78,10 +86,14 @@ pub(crate) struct Pair {
     /// The program's end, until the program has it. Then None.
     theirs: Option<OwnedFd>,
     /// The library's end. None after the connection broke.
-    ours: Option<OwnedFd>,
+    ours: Option<Arc<OwnedFd>>,
     end: End,
     /// Lengths of the messages that lie in the queue of the program's end.
     lying: VecDeque<u16>,
+    /// The peer has a copy of the library's end, and leaves messages at the program's end itself.
+    lent: bool,
+    /// Number of messages that the peer has left at the program's end, or is about to leave.
+    rings: usize,
     /// Number of messages that fill the send buffer of the program's end.
     plugs: usize,
     /// The last known number of the program's end.
@@ -143,14 +155,20 @@ impl Pair {
         let at = (&raw const SMALL).cast();
         // SAFETY: an int that is alive for the call.
         unsafe { libc::setsockopt(theirs.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) };
+        let at = (&raw const NONE).cast();
+        // Since Linux 6.16. Otherwise a peer to which `ours` is lent could send descriptors, whose
+        // close waits for that peer.
+        // SAFETY: an int that is alive for the call.
+        unsafe { libc::setsockopt(theirs.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, at, len) };
         if !send(&theirs, 1) {
             return Err(Fail::os("send"));
         }
         poll::inner()?;
         watch::socket(ours.as_raw_fd(), inode)?;
         let (lying, end) = (VecDeque::new(), End::None);
-        let (theirs, ours) = (Some(theirs), Some(ours));
-        Ok(Pair { inode, theirs, ours, end, lying, plugs: 0, number: -1 })
+        let (theirs, ours) = (Some(theirs), Some(Arc::new(ours)));
+        let (lent, rings) = (false, 0);
+        Ok(Pair { inode, theirs, ours, end, lying, lent, rings, plugs: 0, number: -1 })
     }
 
     /// Returns the inode, which names the socket.
@@ -187,9 +205,43 @@ impl Pair {
         }
     }
 
-    /// Returns the number of messages that lie there, and their bytes.
+    /// Returns the number of messages that lie there, and the bytes of the library's own.
     pub(crate) fn lying(&self) -> (usize, usize) {
-        (self.lying.len(), self.lying.iter().map(|len| usize::from(*len)).sum())
+        (self.lying.len() + self.rings, self.lying.iter().map(|len| usize::from(*len)).sum())
+    }
+
+    /// Returns the library's end, of which the peer may get a copy to leave messages at the
+    /// program's end.
+    pub(crate) fn lend(&mut self) -> Option<Arc<OwnedFd>> {
+        if !self.is_open() {
+            return None;
+        }
+        self.lent = true;
+        self.ours.clone()
+    }
+
+    /// Returns true if the peer may have a copy of the library's end.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent
+    }
+
+    /// Records messages that the peer has left, or is about to leave.
+    pub(crate) fn count_rings(&mut self, rings: u32) {
+        self.rings = self.rings.saturating_add(usize::try_from(rings).unwrap_or(usize::MAX));
+    }
+
+    /// Returns true if the peer has left messages that the library must count.
+    pub(crate) fn has_rings(&self) -> bool {
+        self.rings > 0
+    }
+
+    /// Takes a message that was not counted. Returns false if there is none.
+    pub(crate) fn take_stray(&self, fd: c_int) -> bool {
+        let mut byte = 0u8;
+        let to = (&raw mut byte).cast();
+        // SAFETY: room for one byte. The call takes nothing, whatever the number names.
+        let n = unsafe { libc::recv(fd, to, 1, MSG_DONTWAIT | libc::MSG_PEEK) };
+        n >= 0 && self.theirs(fd).is_some_and(|theirs| take(&theirs))
     }
 
     /// Returns true while messages can be sent to the program's end.
@@ -214,12 +266,16 @@ impl Pair {
         }
     }
 
-    /// Takes the oldest `count` messages back. This needs the program's end.
+    /// Takes `count` messages back, the oldest ones, first those of the peer. This needs the program's end.
     pub(crate) fn take_back(&mut self, fd: c_int, count: usize) {
         if count > 0
             && let Some(theirs) = self.theirs(fd)
         {
-            for _ in self.lying.drain(..count.min(self.lying.len())) {
+            let rings = count.min(self.rings);
+            let own = (count - rings).min(self.lying.len());
+            self.rings -= rings;
+            self.lying.drain(..own);
+            for _ in 0..rings + own {
                 take(&theirs);
             }
         }
@@ -263,7 +319,7 @@ impl Pair {
     /// Makes it writable again. One message always stays.
     pub(crate) fn unplug(&mut self) {
         for _ in 0..std::mem::take(&mut self.plugs) {
-            self.ours.as_ref().map(take);
+            self.ours.as_ref().map(|ours| take(ours));
         }
     }
 
@@ -276,6 +332,8 @@ impl Pair {
         match (to, &self.ours) {
             (End::Broken, _) => {
                 BROKEN.fetch_add(1, Ordering::Relaxed);
+                // The program sees it when a peer that has a copy has closed that, too. It does so as
+                // soon as the connection is gone. `insist` is for a peer that does not run.
                 self.ours = None;
                 watch::look_again();
             }
@@ -290,6 +348,16 @@ impl Pair {
     pub(crate) fn remind(&self) {
         if let (Some(ours), End::Peers | End::Both) = (&self.ours, self.end) {
             shut_down(ours, libc::SHUT_WR);
+        }
+    }
+
+    /// Shows the end of a broken connection whose peer keeps its copy of the library's end.
+    pub(crate) fn insist(&self) {
+        if self.lent
+            && let Some(theirs) = self.theirs(self.number)
+            && !hung_up(&theirs)
+        {
+            shut_down(&theirs, libc::SHUT_RDWR);
         }
     }
 

@@ -29,7 +29,8 @@
 //! (`ON`, by EXS_SO_POLLABLE).
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use exs::__ffi::{self as raw, Standing, Watch};
@@ -55,6 +56,8 @@ const MANY: usize = 32;
 /// The readiness that is shown of a socket.
 pub(crate) struct Face {
     mode: AtomicU8,
+    /// The peer cannot make the descriptor readable.
+    unringable: AtomicBool,
     shown: Mutex<Shown>,
 }
 
@@ -88,7 +91,8 @@ impl Drop for Face {
 
 impl Face {
     pub(crate) fn new(pair: Pair) -> Face {
-        Face { mode: AtomicU8::new(OFF), shown: Mutex::new(Shown { pair, plugs: 0, arrived: 0 }) }
+        let shown = Mutex::new(Shown { pair, plugs: 0, arrived: 0 });
+        Face { mode: AtomicU8::new(OFF), unringable: AtomicBool::new(false), shown }
     }
 
     fn mode(&self) -> u8 {
@@ -116,9 +120,30 @@ impl Face {
         self.shown().pair.is_hung_up()
     }
 
+    /// Shows the end of a broken connection, also if its peer does not run.
+    pub(crate) fn insist(&self) {
+        self.shown().pair.insist();
+    }
+
     /// Returns true if it shows that the connection broke.
     pub(crate) fn is_broken(&self) -> bool {
         self.shown().pair.is_broken()
+    }
+
+    /// Returns true if the peer may be able to make the descriptor readable.
+    fn can_ring(&self) -> bool {
+        !self.unringable.load(Ordering::Relaxed) && self.mode() != OFF
+    }
+
+    /// Returns true if the peer may have a copy of the library's end.
+    fn is_lent(&self) -> bool {
+        !self.unringable.load(Ordering::Relaxed) && self.shown().pair.is_lent()
+    }
+
+    /// Takes a message that the library does not know of. Returns false if there is none.
+    fn take_stray(&self, fd: c_int) -> bool {
+        let shown = self.shown();
+        shown.pair.is_lent() && shown.pair.lying().0 == 0 && shown.pair.take_stray(fd)
     }
 
     /// Returns the value of EXS_SO_POLLABLE.
@@ -182,7 +207,9 @@ pub(crate) fn by_queue(entry: &Entry, fd: c_int) {
 /// Stops showing readiness. Only the end of a connection stays.
 fn clear(entry: &Entry, fd: c_int) {
     watch(entry, false);
+    let rings = rings(entry, None);
     let mut shown = entry.face.shown();
+    shown.pair.count_rings(rings);
     let all = shown.pair.lying().0;
     shown.pair.take_back(fd, all);
     shown.plugs = 0;
@@ -191,7 +218,36 @@ fn clear(entry: &Entry, fd: c_int) {
 
 /// Shows the present state, after a receive or an accept, also if it found nothing.
 pub(crate) fn refresh(entry: &Entry, fd: c_int) {
-    show(entry, Some(fd));
+    let rings = rings(entry, None);
+    show(entry, Some((fd, rings)));
+}
+
+/// As `refresh`, after a receive that did not wait: the program is about to sleep until the
+/// descriptor is ready, as far as the call can know. `missed`: the receive has found nothing.
+pub(crate) fn refresh_for_sleep(entry: &Entry, fd: c_int, missed: bool) {
+    let sleep = || {
+        let end = if entry.face.can_ring() { entry.face.shown().pair.lend() } else { None };
+        end.map_or(0, |end| rings(entry, Some(end.as_fd())))
+    };
+    let rings = sleep();
+    show(entry, Some((fd, rings)));
+    if missed && entry.face.can_ring() && entry.face.take_stray(fd) {
+        // If the message came after this call had announced the sleep, there are data.
+        let rings = sleep();
+        show(entry, Some((fd, rings.saturating_sub(1))));
+    }
+}
+
+/// Returns the number of messages that the peer has left at the descriptor. With the library's
+/// `end`, announces the program's sleep.
+fn rings(entry: &Entry, end: Option<BorrowedFd<'_>>) -> u32 {
+    if end.is_none() && !entry.face.is_lent() {
+        return 0;
+    }
+    raw::polled(&entry.socket, end).unwrap_or_else(|| {
+        entry.face.unringable.store(true, Ordering::Relaxed);
+        0
+    })
 }
 
 /// As `refresh`, after an event of a socket that is known by its number.
@@ -212,15 +268,18 @@ fn end_of(now: &Standing) -> End {
     }
 }
 
-/// Shows the state of a socket. Only with `fd` can it take back what is no longer true.
-fn show(entry: &Entry, fd: Option<c_int>) {
+/// Shows the state of a socket. Only a call that knows the descriptor can take back what is no
+/// longer true. It brings the number of messages that the peer has left there.
+fn show(entry: &Entry, visit: Option<(c_int, u32)>) {
     let mut shown = entry.face.shown();
     if entry.face.mode() == OFF {
         return;
     }
-    if let Some(fd) = fd {
+    if let Some((fd, rings)) = visit {
         shown.pair.note(fd);
+        shown.pair.count_rings(rings);
     }
+    let fd = visit.map(|(fd, _)| fd);
     let now = raw::standing(&entry.socket);
     let news = std::mem::replace(&mut shown.arrived, now.arrived) != now.arrived;
     let (end, pair) = (end_of(&now), &mut shown.pair);
@@ -241,7 +300,7 @@ fn show(entry: &Entry, fd: Option<c_int>) {
     if let Some(fd) = fd.filter(|_| data) {
         // FIONREAD must not report more than there is.
         let (count, lying) = pair.lying();
-        if pair.is_open() && (lying != bytes || count > MANY) {
+        if pair.is_open() && (lying != bytes || count > MANY || pair.has_rings()) {
             pair.put(bytes);
             pair.take_back(fd, count);
         } else if lying > bytes {

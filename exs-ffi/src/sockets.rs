@@ -178,9 +178,12 @@ pub(crate) fn remove(entry: &Entry, state: &mut State) -> bool {
 /// Closes the broken connections whose descriptors the program has closed.
 pub(crate) fn sweep() {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    let broken: Vec<u64> = table.values().filter(|e| e.face.is_broken()).map(|e| e.inode).collect();
+    let broken: Vec<Arc<Entry>> = table.values().filter(|e| e.face.is_broken()).cloned().collect();
     drop(table);
-    broken.into_iter().for_each(hung_up);
+    for entry in broken {
+        entry.face.insist();
+        hung_up(entry.inode);
+    }
 }
 
 /// Handles a hang-up of the library's end: closes the socket in the background, unless a call is

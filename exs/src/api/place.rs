@@ -2,7 +2,7 @@
 //! exports it.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -157,6 +157,20 @@ pub fn watch(socket: &Socket, watch: Option<Arc<dyn Watch>>) {
 /// changes after this.
 pub fn standing(socket: &Socket) -> Standing {
     socket.standing()
+}
+
+/// The program polls the other end of `end`, the end of a socket pair of the type SOCK_SEQPACKET,
+/// and is about to sleep: a peer that can do so leaves a message there when data come. If there is
+/// no `end`, the program does not sleep. Returns the number of messages that the peer has left, or
+/// is about to leave, since the last call. None: the peer of this connection never leaves any.
+///
+/// ```
+/// let socket = exs::Socket::stream()?;
+/// assert_eq!(exs::__ffi::polled(&socket, None), Some(0), "there is no peer yet");
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub fn polled(socket: &Socket, end: Option<BorrowedFd<'_>>) -> Option<u32> {
+    socket.polled(end)
 }
 
 /// A call on the socket found nothing, and does not wait: most likely the program is about to

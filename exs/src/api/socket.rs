@@ -1,6 +1,7 @@
 //! Sockets.
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
@@ -316,6 +317,11 @@ impl Socket {
     /// The state that the watch shows.
     pub(super) fn standing(&self) -> Standing {
         self.handle.look(|e, id| e.sockets.standing_of(id))
+    }
+
+    /// The program polls the other end of `end`, and is about to sleep.
+    pub(super) fn polled(&self, end: Option<BorrowedFd<'_>>) -> Option<u32> {
+        self.handle.call(|e, id, now| e.polled(id, end, now))
     }
 
     /// A call has found nothing, and does not wait.

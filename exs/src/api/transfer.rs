@@ -202,6 +202,7 @@ impl Socket {
     ) -> Result<(), Refused<Vec<Buffer>>> {
         self.post_many(queue, buffers, |mut v| {
             self.handle().post(queue.core(), |e, id, call| {
+                e.fetch_polled(id, || call.now());
                 if e.sockets.recv_would_wait(id) {
                     let nothing = Error::WouldBlock { what: "socket's receiver", limit: 0 };
                     return Err((nothing, Bufs::Many(v)));

@@ -1,8 +1,10 @@
 //! Links that a thread attends, outside of the reactor.
 
+use std::os::fd::BorrowedFd;
+
 use super::Driver;
 use super::link::Traffic;
-use crate::rnic::{Attended, AttendedWait, Qp, Ready};
+use crate::rnic::{Attended, AttendedWait, PolledSleep, Qp, Ready};
 
 impl<L: Traffic> Driver<L> {
     pub(super) fn attend_link(&mut self, qp: Qp) -> bool {
@@ -42,6 +44,21 @@ impl<L: Traffic> Driver<L> {
         }
         let link = self.links.get_mut(self.link_of(qp)?).ok()?;
         Some(link.sleep_attended())
+    }
+
+    pub(super) fn announce_polled_sleep(&mut self, qp: Qp, end: BorrowedFd<'_>) -> PolledSleep {
+        match self.look_at_attended(qp) {
+            None | Some(Attended::Idle { for_room: true }) => return PolledSleep::Unable,
+            Some(Attended::Ready) => return PolledSleep::Ready,
+            Some(Attended::Idle { for_room: false }) => {}
+        }
+        let link = self.link_of(qp).and_then(|id| self.links.get_mut(id).ok());
+        link.map_or(PolledSleep::Unable, |link| link.sleep_polled(end))
+    }
+
+    pub(super) fn polled_rings(&mut self, qp: Qp) -> u32 {
+        let link = self.link_of(qp).and_then(|id| self.links.get_mut(id).ok());
+        link.map_or(0, Traffic::take_polled_rings)
     }
 
     pub(super) fn note_attended(&mut self, qp: Qp, ready: Ready) {

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::Driver;
@@ -16,8 +17,8 @@ use crate::iwarp::RxBuf;
 use crate::iwarp::TxWr;
 use crate::mem::Key;
 use crate::rnic::{
-    Attended, AttendedWait, ConnParam, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Qp,
-    QpState, Ready, RnicError, StarvedListener,
+    Attended, AttendedWait, ConnParam, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts,
+    PolledSleep, Qp, QpState, Ready, RnicError, StarvedListener,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -260,6 +261,18 @@ pub trait Traffic: LinkSetup {
     /// Announces the sleep of the thread that attends a link which `peek_attended` found idle.
     fn sleep_attended(&mut self) -> AttendedWait {
         AttendedWait::Ready
+    }
+    /// True if the peer can make a descriptor readable that the program polls.
+    fn can_sleep_polled(&self) -> bool {
+        false
+    }
+    /// Announces the sleep of a program that polls a descriptor (`Rnic::sleep_polled`).
+    fn sleep_polled(&mut self, _end: BorrowedFd<'_>) -> PolledSleep {
+        PolledSleep::Unable
+    }
+    /// The peer's rings at that descriptor since the last call (`Rnic::take_polled_rings`).
+    fn take_polled_rings(&mut self) -> u32 {
+        0
     }
     /// The thread that attends a link found its descriptor ready, or the link has work
     /// (`Rnic::wake_attended`).

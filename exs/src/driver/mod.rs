@@ -38,6 +38,7 @@ mod users;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 
 pub use link::{Acceptor, Conn, Link, LinkBase, LinkOwner, LinkSetup, Traffic};
 pub use qp::QueuePair;
@@ -50,8 +51,8 @@ use crate::mem::{Access, Key, Segment};
 use crate::rnic::table::IdTable;
 use crate::rnic::{
     Attended, AttendedWait, Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv,
-    EagerSend, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError,
-    RnicEvent, SendWr, Srq, StarvedListener, Wc,
+    EagerSend, HEAD, ListenOpts, Listener, Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic,
+    RnicError, RnicEvent, SendWr, Srq, StarvedListener, Wc,
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
@@ -304,6 +305,16 @@ impl<L: Traffic> Rnic for Driver<L> {
     }
     fn wake_attended(&mut self, qp: Qp, ready: Ready) {
         self.note_attended(qp, ready);
+    }
+    fn can_sleep_polled(&self, qp: Qp) -> bool {
+        let link = self.link_of(qp).and_then(|id| self.links.get(id).ok());
+        link.is_some_and(Traffic::can_sleep_polled)
+    }
+    fn sleep_polled(&mut self, qp: Qp, end: BorrowedFd<'_>) -> PolledSleep {
+        self.announce_polled_sleep(qp, end)
+    }
+    fn take_polled_rings(&mut self, qp: Qp) -> u32 {
+        self.polled_rings(qp)
     }
     fn next_timeout(&self) -> Option<Time> {
         self.next_due()

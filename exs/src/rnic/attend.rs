@@ -32,3 +32,15 @@ pub enum Attended {
         for_room: bool,
     },
 }
+
+/// The outcome of [`Rnic::sleep_polled`](super::Rnic).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolledSleep {
+    /// The peer cannot make the program's descriptor readable.
+    Unable,
+    /// There is something to do already.
+    Ready,
+    /// The peer makes the descriptor readable when an eager message comes. It wakes the leader for
+    /// anything else.
+    Asleep,
+}

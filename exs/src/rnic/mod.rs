@@ -26,7 +26,7 @@ pub(crate) mod table;
 mod types;
 
 pub use crate::mem::{Access, Key};
-pub use attend::{Attended, AttendedWait};
+pub use attend::{Attended, AttendedWait, PolledSleep};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
@@ -37,6 +37,7 @@ use crate::mem::Segment;
 use crate::sys::IoVec;
 use crate::time::Time;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 
 /// An RNIC: a device, or software that stands in for one.
 ///
@@ -286,6 +287,21 @@ pub trait Rnic: Send {
     }
     /// Reports that the thread which attends the connection found its descriptor ready.
     fn wake_attended(&mut self, _qp: Qp, _ready: Ready) {}
+    /// True if the peer of this connection can make a descriptor readable that the program polls.
+    fn can_sleep_polled(&self, _qp: Qp) -> bool {
+        false
+    }
+    /// Announces that the program sleeps in poll(2) or epoll. It polls the other end of `end`, an
+    /// end of a socket pair of the type SOCK_SEQPACKET, for data of this connection, which was taken
+    /// out of the reactor by [`Rnic::attend`].
+    fn sleep_polled(&mut self, _qp: Qp, _end: BorrowedFd<'_>) -> PolledSleep {
+        PolledSleep::Unable
+    }
+    /// The number of messages that the peer has left, or is about to leave, at the descriptor since
+    /// the last such call.
+    fn take_polled_rings(&mut self, _qp: Qp) -> u32 {
+        0
+    }
     /// Returns the time by which [`Rnic::progress`] must be called. None: there is no deadline.
     fn next_timeout(&self) -> Option<Time>;
     /// Takes the next event. An event comes before the completions that are there at the time, so

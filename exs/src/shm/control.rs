@@ -6,7 +6,8 @@
 //!         + the memfd of the rings        -->
 //!                                         <--  ACCEPT {limits, private data} or REJECT
 //!   READY                                 -->
-//! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BITMAP + memfd, doorbell
+//! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BITMAP + memfd, doorbell,
+//! PASS_DESCRIPTOR + an end of a socket pair
 //! ```
 //!
 //! Each is one message of a SOCK_SEQPACKET socket, so the kernel keeps them apart. A message that
@@ -50,6 +51,9 @@ pub(super) enum ControlMessage {
         /// The connection's bit.
         slot: u32,
     },
+    /// Brings the library's end of the socket pair whose other end the sender's program polls. From
+    /// then on eager messages may ring there.
+    PassDescriptor,
     /// Brings the memfd of a region of the sender, which the receiver may map.
     Share {
         slot: u32,
@@ -145,6 +149,7 @@ impl ControlMessage {
                 w.0.push(b'P');
                 w.u32(*slot);
             }
+            ControlMessage::PassDescriptor => w.0.push(b'D'),
             ControlMessage::Share { slot, generation, len } => {
                 w.0.push(b'S');
                 w.u32s(&[*slot, *generation]);
@@ -180,6 +185,7 @@ impl ControlMessage {
             [b'R'] => ControlMessage::Ready,
             [b'B'] => ControlMessage::Bell,
             [b'P'] => ControlMessage::PassBitmap { slot: r.u32()? },
+            [b'D'] => ControlMessage::PassDescriptor,
             [b'S'] => ControlMessage::Share { slot: r.u32()?, generation: r.u32()?, len: r.u64()? },
             [b'U'] => ControlMessage::Unshare { slot: r.u32()?, generation: r.u32()? },
             _ => return None,
@@ -249,6 +255,7 @@ mod tests {
             ControlMessage::Ready,
             ControlMessage::Bell,
             ControlMessage::PassBitmap { slot: 4 },
+            ControlMessage::PassDescriptor,
             ControlMessage::Share { slot: 1, generation: 2, len: 3 },
             ControlMessage::Unshare { slot: 1, generation: 2 },
         ] {

@@ -146,7 +146,7 @@ impl ShmLink {
         // The consumer index leaves with the message.
         let room = if self.rx.has_unreported() { FOR_ROOM } else { 0 };
         self.publish_consumed();
-        self.ring(FOR_RECORDS | room);
+        self.ring_for_message(payload.len(), FOR_RECORDS | room);
         // The next record is probably as long. Its lines are in the peer's cache; they will be ours
         // by then. All but the first line, which the peer polls.
         let next = self.tx.next_pos(record.len(), &self.mem);

@@ -61,6 +61,7 @@ impl ShmRnic {
             return;
         }
         link.polling.hot = true;
+        link.end_polled_sleep();
         link.mem.sleep_words().announce_awake();
         self.parts.hot.push(id);
         if self.parts.hot.len() > MAX_HOT {
@@ -76,6 +77,7 @@ impl ShmRnic {
         self.parts.hot.retain(|hot| *hot != id);
         if let Ok(link) = self.links.get_mut(id) {
             link.polling.hot = false;
+            link.end_polled_sleep();
             link.mem.sleep_words().announce_awake();
         }
     }

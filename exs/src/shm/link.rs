@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::control::{ControlMessage, MAX_MESSAGE};
 use super::doorbells::PeerBitmap;
+use super::polled::PolledEnds;
 use super::ring::{Mem, Word};
 use super::rx::Rx;
 use super::sleep::{BY_WORD, FOR_END, FOR_RECORDS, FOR_ROOM};
@@ -168,6 +169,8 @@ pub(super) struct WakeUp {
     pub(super) peer_has_bitmap: bool,
     /// Bells that came as messages.
     bells_received: u32,
+    /// The descriptor that the program of each side polls.
+    pub(super) polled: PolledEnds,
 }
 
 /// The state of a link for threads that poll.
@@ -355,11 +358,20 @@ impl ShmLink {
                         Some(Box::new(ReceivedBitmap { slot, memfd, button }));
                 }
             }
+            (ControlMessage::PassDescriptor, [_]) if self.peer.trusted => {
+                self.wake_up.polled.adopt(fds.pop());
+            }
             (&ControlMessage::Share { slot, generation, len }, [fd]) if self.peer.trusted => {
                 return self.views.add(slot, generation, len, fd);
             }
             // Without the region its bytes come by the lane; without the bitmap bells are messages.
-            (ControlMessage::PassBitmap { .. } | ControlMessage::Share { .. }, _) if lacking => {}
+            // The same for rings at a descriptor.
+            (
+                ControlMessage::PassBitmap { .. }
+                | ControlMessage::PassDescriptor
+                | ControlMessage::Share { .. },
+                _,
+            ) if lacking => {}
             (&ControlMessage::Unshare { slot, generation }, _) => {
                 self.views.remove(slot, generation)
             }
@@ -433,13 +445,14 @@ impl ShmLink {
     }
 
     /// What to wake this side for.
-    fn wants(&self) -> u64 {
+    pub(super) fn wants(&self) -> u64 {
         let room = if self.tx.waits_for_peer() { FOR_ROOM } else { 0 };
         FOR_RECORDS | FOR_END | room
     }
 
     /// Announces that a thread sleeps on the word. None: there is work already.
     pub(super) fn arm_attended(&mut self) -> Option<SharedWord> {
+        self.end_polled_sleep();
         self.report_consumed();
         let wants = self.wants() | BY_WORD;
         self.mem.sleep_words().announce_sleep(wants);
@@ -453,11 +466,15 @@ impl ShmLink {
     /// Another thread has moved something on a link that a thread attends. If that thread sleeps, it
     /// may have to be woken for more. True if there is work already.
     pub(super) fn rearm_attended(&mut self) -> bool {
-        self.mem.sleep_words().sleeps() && self.arm_attended().is_none()
+        match self.wake_up.polled.is_armed() {
+            true => !self.arm_polled(),
+            false => self.mem.sleep_words().sleeps() && self.arm_attended().is_none(),
+        }
     }
 
     /// Announces what to wake this side for. True if there is work already: then it stays awake.
     pub(super) fn arm(&mut self) -> bool {
+        self.end_polled_sleep();
         self.report_consumed();
         self.mem.sleep_words().announce_sleep(self.wants());
         let found = self.has_work();

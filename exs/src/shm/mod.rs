@@ -36,6 +36,7 @@ mod hot_set;
 mod link;
 mod listen;
 mod pending;
+mod polled;
 mod qp;
 mod record;
 mod ring;

@@ -61,7 +61,7 @@ const LANE_LEN: usize = 256 << 10;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
 /// Version of the layout and of the records.
-pub(super) const VERSION: u64 = 5;
+pub(super) const VERSION: u64 = 6;
 /// The geometry: magic, version, bytes of a ring, of a lane, of all. The nonces follow.
 const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
 const NONCES: usize = HEAD + 8 * GEOMETRY.len();

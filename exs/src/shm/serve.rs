@@ -1,5 +1,6 @@
 //! Progress: serves sources that are ready or due.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::link::{Env, LinkError, LinkPhase, ShmLink};
@@ -8,8 +9,8 @@ use super::{ShmParts, ShmRnic};
 use crate::driver::{LinkOwner, Source, Traffic, flushed};
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{
-    Attended, AttendedWait, CmEvent, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp,
-    QpState, Ready, RnicError, TermCode, WcOp, WcStatus,
+    Attended, AttendedWait, CmEvent, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD,
+    PolledSleep, Qp, QpState, Ready, RnicError, TermCode, WcOp, WcStatus,
 };
 use crate::sys::{IoVec, waits_for_words};
 use crate::time::Time;
@@ -105,6 +106,15 @@ impl Traffic for Box<ShmLink> {
     }
     fn sleep_attended(&mut self) -> AttendedWait {
         self.arm_attended().map_or(AttendedWait::Ready, AttendedWait::Word)
+    }
+    fn can_sleep_polled(&self) -> bool {
+        self.peer.trusted && self.phase == LinkPhase::Open
+    }
+    fn sleep_polled(&mut self, end: BorrowedFd<'_>) -> PolledSleep {
+        ShmLink::sleep_polled(self, end)
+    }
+    fn take_polled_rings(&mut self) -> u32 {
+        self.wake_up.polled.take_rings()
     }
     fn wake_attended(driver: &mut ShmRnic, id: u32, _: Ready) {
         driver.parts.woken = Some(id);

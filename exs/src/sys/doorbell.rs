@@ -119,7 +119,7 @@ impl Button {
     }
 }
 
-fn option(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
+pub(super) fn option(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
     option_bytes(fd, name).map(libc::c_int::from_ne_bytes)
 }
 

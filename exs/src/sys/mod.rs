@@ -25,6 +25,7 @@ mod limits;
 mod map;
 mod memfd;
 mod message;
+mod poll_bell;
 mod process;
 mod random;
 mod signal;
@@ -63,6 +64,7 @@ pub use message::{
     is_hung_up, is_nonblocking, is_readable, poll_now, receive_message, send_message,
     send_piece_tcp_only, send_tcp_only, shutdown, socket_option, wait_writable,
 };
+pub use poll_bell::PollBell;
 #[cfg(any(test, feature = "internals"))]
 pub use process::process_touches;
 pub use process::{ProcessLock, ProcessNumber};

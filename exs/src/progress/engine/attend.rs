@@ -20,7 +20,7 @@ use crate::time::Time;
 
 /// The time between two sweeps. It is the time for which the background thread leaves a shard alone
 /// that no thread leads.
-const SWEEP: Duration = Duration::from_millis(10);
+pub(super) const SWEEP: Duration = Duration::from_millis(10);
 
 /// The thread that learns what happens on a connection.
 #[derive(Default)]
@@ -102,6 +102,21 @@ impl Engine {
         };
         if taken && let Ok(s) = self.sockets.find(id) {
             s.attended.by = Attendance::Thread { waiter: Arc::clone(waiter), for_room: false };
+        }
+        taken
+    }
+
+    /// Takes a connection that is in the reactor out of it, for a program that comes with calls that
+    /// do not wait. False if the device cannot do that.
+    pub(super) fn leave_to_program(&mut self, id: SockId, now: Time) -> bool {
+        let Ok(s) = self.sock(id) else { return false };
+        let (Attendance::Reactor, Some(qp), device) = (&s.attended.by, s.qp, s.place.device) else {
+            return false;
+        };
+        let taken = self.devices[device].rnic.attend(qp);
+        if taken {
+            self.sweeps.out += 1;
+            self.list_for_sweep(id, now + SWEEP);
         }
         taken
     }
@@ -209,7 +224,7 @@ impl Engine {
 
     /// Notes that no thread learns what happens on a connection, until a thread attends it again or
     /// a sweep at this time, or an earlier one, returns it.
-    fn list_for_sweep(&mut self, id: SockId, at: Time) {
+    pub(super) fn list_for_sweep(&mut self, id: SockId, at: Time) {
         let left = Attendance::Left(self.sweeps.number);
         let Ok(s) = self.sockets.find(id) else { return };
         s.attended.by = left;

@@ -64,6 +64,7 @@ mod onesided;
 mod ops;
 mod outlook;
 mod parts;
+mod polled;
 mod polls;
 mod post;
 mod queries;
