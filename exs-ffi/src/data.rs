@@ -1,10 +1,11 @@
 //! Sending and receiving memory.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 use exs::__ffi as raw;
 use exs::{Buffer, Error, EventQueue, KernelAddr, Part, RecvFlags, SocketType, Token};
-use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use crate::abi::*;
 use crate::blocking::{self, MOST, Patience, TOKEN, moved, refusal};
@@ -66,8 +67,15 @@ impl Memory {
         }
     }
 
-    /// Posts a receive for a call that does not wait: EAGAIN if there is nothing to receive.
-    fn post_ready(self, entry: &Entry, queue: &EventQueue, flags: c_int) -> Result<()> {
+    /// Posts a receive for a call that does not wait: EAGAIN if there is nothing to receive. Then
+    /// `back` gets the memory.
+    fn post_ready(
+        self,
+        entry: &Entry,
+        queue: &EventQueue,
+        flags: c_int,
+        back: &mut Option<Memory>,
+    ) -> Result<()> {
         // It takes what is there, also with MSG_WAITALL.
         let flags = RecvFlags::NONE.with_peek(flags & MSG_PEEK != 0);
         posting(entry, Way::Recv, || {
@@ -75,7 +83,7 @@ impl Memory {
         })
         .map_err(|r| match r.error {
             Error::WouldBlock { .. } => {
-                raw::found_nothing(&entry.socket);
+                *back = Some(Memory::Many(r.buffer));
                 refusal(libc::EAGAIN)
             }
             error => error.into(),
@@ -114,6 +122,12 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
         memory.post_send(entry, &call.on(&q.queue, place), Token(ahandle as u64))?;
         return Ok(0);
     }
+    // A small send completes at once, whether the descriptor blocks or not.
+    if let Memory::One(buffer) = &memory
+        && raw::send_at_once(&entry.socket, buffer)
+    {
+        return Ok(c_int::try_from(buffer.len()).unwrap_or(c_int::MAX));
+    }
     let patience = options::patience(entry, call.fd, flags, Way::Send);
     if patience == Patience::None {
         let parts = [Part::Memory(memory.into_list())];
@@ -125,21 +139,8 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
 }
 
 fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {
-    let (fd, patience) =
-        (answer.call.fd, options::patience(entry, answer.call.fd, flags, Way::Recv));
-    let sleeps = patience == Patience::None;
-    let got = if sleeps {
-        // The first caller takes what has come, at once. A long message is only announced by then,
-        // so a socket with messages waits for its bytes.
-        let patience = match entry.kind {
-            SocketType::Stream => Patience::None,
-            _ => Patience::Endless,
-        };
-        blocking::run(&entry.socket, patience, |q| memory.post_ready(entry, q, flags))
-    } else {
-        let post = |q: &EventQueue| memory.post_recv(entry, q, TOKEN, flags);
-        blocking::run(&entry.socket, patience, post)
-    };
+    let fd = answer.call.fd;
+    let (got, sleeps) = receive(entry, memory, flags, fd);
     match sleeps {
         true => pollable::refresh_for_sleep(entry, fd, got.is_err()),
         false => pollable::refresh(entry, fd),
@@ -148,6 +149,47 @@ fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<e
         pollable::forgive(entry);
     }
     got
+}
+
+/// Receives without a queue. Also returns whether the program does not wait in receives, so that it
+/// sleeps elsewhere.
+fn receive(entry: &Entry, memory: Memory, flags: c_int, fd: c_int) -> (Result<exs::Event>, bool) {
+    // The first caller takes what has come, at once. A long message is only announced by then, so a
+    // socket with messages waits for its bytes.
+    let now = match entry.kind {
+        SocketType::Stream => Patience::None,
+        _ => Patience::Endless,
+    };
+    let mut left = Some(memory);
+    let mut ready = |left: &mut Option<Memory>| {
+        let memory = left.take().unwrap_or(Memory::Many(Vec::new()));
+        blocking::run(&entry.socket, now, |q| memory.post_ready(entry, q, flags, left))
+    };
+    // If there are data, it does not matter whether the descriptor blocks. It is asked for a call
+    // that finds none, and for one that might have to wait for more.
+    let mut got = None;
+    if flags & MSG_WAITALL == 0 && entry.never_waits.load(Ordering::Relaxed) {
+        let tried = ready(&mut left);
+        if left.is_none() {
+            return (tried, true);
+        }
+        got = Some(tried);
+    }
+    let patience = options::patience(entry, fd, flags, Way::Recv);
+    let never = patience == Patience::None;
+    if flags & MSG_DONTWAIT == 0 {
+        entry.never_waits.store(never, Ordering::Relaxed);
+    }
+    if !never {
+        let memory = left.take().unwrap_or(Memory::Many(Vec::new()));
+        let post = |q: &EventQueue| memory.post_recv(entry, q, TOKEN, flags);
+        return (blocking::run(&entry.socket, patience, post), false);
+    }
+    let got = got.unwrap_or_else(|| ready(&mut left));
+    if left.is_some() {
+        raw::found_nothing(&entry.socket);
+    }
+    (got, true)
 }
 
 /// `exs_send`

@@ -47,6 +47,8 @@ pub(crate) struct Entry {
     pub(crate) limits: Limits,
     /// The program set SO_LINGER with a time of zero.
     pub(crate) cut: AtomicBool,
+    /// A receive has found that the descriptor does not block (O_NONBLOCK), when it last asked.
+    pub(crate) never_waits: AtomicBool,
     /// The readiness that poll(2) finds at the descriptor.
     pub(crate) face: Face,
     /// Sends of calls that did not wait for them.
@@ -153,6 +155,7 @@ pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair:
         family,
         kind,
         cut: AtomicBool::new(false),
+        never_waits: AtomicBool::new(false),
         inode: pair.inode(),
         face: Face::new(pair),
         late: Late::default(),

@@ -173,6 +173,18 @@ pub fn polled(socket: &Socket, end: Option<BorrowedFd<'_>>) -> Option<u32> {
     socket.polled(end)
 }
 
+/// Sends the buffer's window, if that completes at once and needs no event: few bytes, and nothing
+/// before them. Otherwise returns false, and has sent nothing.
+///
+/// ```
+/// let socket = exs::Socket::stream()?;
+/// assert!(!exs::__ffi::send_at_once(&socket, &b"no connection".to_vec().into()));
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub fn send_at_once(socket: &Socket, buffer: &Buffer) -> bool {
+    socket.send_at_once(buffer)
+}
+
 /// A call on the socket found nothing, and does not wait: most likely the program is about to
 /// wait for a descriptor. EXS moves data by a thread of its own while programs do.
 pub fn found_nothing(socket: &Socket) {

@@ -20,8 +20,8 @@ pub use super::batch::{Tagged as Posting, recv_batch, send_batch};
 pub use super::place::{
     FIRST_SHARD, Place, Standing, Watch, accept_in_turn, cancel_but, cancel_on, dequeue_exact,
     dequeue_of, failure, found_nothing, inner_fd, is_watched, keep_private_queue, polled,
-    private_queue, recv_ready, shard_of, shown_fd, standing, tag, tagged, take_accepted,
-    take_descriptor, watch,
+    private_queue, recv_ready, send_at_once, shard_of, shown_fd, standing, tag, tagged,
+    take_accepted, take_descriptor, watch,
 };
 use crate::mem::{Buffer, MemError, MemoryRegion};
 

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
+use crate::mem::Buffer;
 use crate::progress::Ticket;
 use crate::progress::{
     Error, Options, Readiness, Route, SocketHandle, Standing, Watch, shard_of_new_socket,
@@ -322,6 +323,11 @@ impl Socket {
     /// The program polls the other end of `end`, and is about to sleep.
     pub(super) fn polled(&self, end: Option<BorrowedFd<'_>>) -> Option<u32> {
         self.handle.call(|e, id, now| e.polled(id, end, now))
+    }
+
+    /// Sends a buffer if that completes at once.
+    pub(super) fn send_at_once(&self, buffer: &Buffer) -> bool {
+        self.handle.send_at_once(buffer)
     }
 
     /// A call has found nothing, and does not wait.

@@ -14,6 +14,7 @@ use super::context::{Context, Entry};
 use super::engine::{Engine, SockId};
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
+use crate::mem::Buffer;
 use crate::sys::ProcessLock;
 use crate::time::Time;
 
@@ -128,6 +129,11 @@ impl SocketHandle {
             }
             None => self.enter_unsettled(Entry::Post(queue.shard()), f),
         }
+    }
+
+    /// Sends a buffer if that completes at once.
+    pub(crate) fn send_at_once(&self, buffer: &Buffer) -> bool {
+        self.enter(Entry::Call, |engine, id, call| engine.send_at_once(id, buffer, call))
     }
 
     /// Runs `f`, which begins no work, on the socket's engine.

@@ -109,7 +109,7 @@ impl Engine {
     /// Takes a connection that is in the reactor out of it, for a program that comes with calls that
     /// do not wait. False if the device cannot do that.
     pub(super) fn leave_to_program(&mut self, id: SockId, now: Time) -> bool {
-        let Ok(s) = self.sock(id) else { return false };
+        let Ok(s) = self.sockets.find(id) else { return false };
         let (Attendance::Reactor, Some(qp), device) = (&s.attended.by, s.qp, s.place.device) else {
             return false;
         };

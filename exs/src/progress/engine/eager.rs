@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use super::device::Device;
 use super::devices::DeviceSet;
 use super::post::Ticket;
-use super::sock::State;
+use super::sock::{Sock, State};
 use super::{Engine, SockId};
 use crate::mem::Buffer;
 use crate::progress::call::{Call, Ringing};
@@ -64,6 +65,19 @@ fn gather<'a>(pieces: &[Buffer], room: &'a mut [u8]) -> Option<&'a [u8]> {
     Some(gathered)
 }
 
+/// Hands a message to the device of its connection, if nothing is in the way.
+#[inline]
+fn hand_over_eager(s: &mut Sock, d: &mut Device, payload: &IoVec<'_>) -> EagerSend {
+    match (s.session.as_mut(), s.qp) {
+        (Some(session), Some(qp)) if s.state == State::Open && payload.len() > 0 => {
+            // Only a port that ends its connection uses the time.
+            let mut port = d.port(s.place.domain, qp, Time::ZERO);
+            session.try_send_eager(&mut port, payload, 1)
+        }
+        _ => EagerSend::Declined,
+    }
+}
+
 /// The most messages that the engine takes from a device before the other devices have their turn.
 const MESSAGES: usize = 256;
 
@@ -77,10 +91,7 @@ impl Engine {
         bufs: Bufs,
         call: &mut Call<'_>,
     ) -> Result<(), Bufs> {
-        let Some(s) = self.sockets.get_mut(id).filter(|s| s.state == State::Open) else {
-            return Err(bufs);
-        };
-        let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) else { return Err(bufs) };
+        let Some(s) = self.sockets.get_mut(id) else { return Err(bufs) };
         let (d, room) = self.devices.with_room(s.place.device);
         let payload = match &bufs {
             Bufs::One(buffer) => buffer.io_vec(),
@@ -91,13 +102,7 @@ impl Engine {
             Bufs::None => return Err(bufs),
         };
         let len = payload.len();
-        // Only a port that ends its connection uses the time.
-        let mut port = d.port(s.place.domain, qp, Time::ZERO);
-        let sent = match len {
-            0 => EagerSend::Declined,
-            _ => session.try_send_eager(&mut port, &payload, 1),
-        };
-        match sent {
+        match hand_over_eager(s, d, &payload) {
             EagerSend::Declined => return Err(bufs),
             EagerSend::Sent => {}
             EagerSend::Batched => self.ring_for(id.index, len, call),
@@ -107,6 +112,30 @@ impl Engine {
         (event.bytes, event.total) = (len as u64, len as u64);
         self.delivery.deliver(ticket.queue, event);
         Ok(())
+    }
+
+    /// Sends a buffer with few bytes, for a call that needs no event. False if that does not complete
+    /// at once: then nothing was sent.
+    pub(crate) fn send_at_once(
+        &mut self,
+        id: SockId,
+        buffer: &Buffer,
+        call: &mut Call<'_>,
+    ) -> bool {
+        let Some(s) = self.sockets.get_mut(id) else { return false };
+        let (d, _) = self.devices.with_room(s.place.device);
+        match hand_over_eager(s, d, &buffer.io_vec()) {
+            EagerSend::Declined => return false,
+            EagerSend::Sent => {}
+            // The thread that calls may sleep next, and rings no doorbell after that.
+            EagerSend::Batched => {
+                if let Some(qp) = s.qp {
+                    d.rnic.flush(qp, call.now());
+                }
+            }
+        }
+        call.pass();
+        true
     }
 
     /// A message has taken the eager path, except for the doorbell. Rings the doorbell, or leaves

@@ -43,7 +43,7 @@ impl Engine {
         end: Option<BorrowedFd<'_>>,
         now: Time,
     ) -> Option<u32> {
-        let s = self.sock_ref(id)?;
+        let s = self.sockets.get(id)?;
         let (open, device, qp) = (s.state == State::Open, s.place.device, s.qp);
         let qp = match qp {
             Some(qp) if self.devices[device].rnic.can_sleep_polled(qp) => qp,
@@ -75,7 +75,7 @@ impl Engine {
     /// The device and the queue pair of a connection that can be left to the program: nothing is
     /// under way for which the program might not come.
     fn may_poll(&self, id: SockId) -> Option<(usize, Qp)> {
-        let s = self.sock_ref(id)?;
+        let s = self.sockets.get(id)?;
         let rests = s.session.as_ref()?.is_resting();
         let polled = s.state == State::Open && s.watch.is_some() && s.polls.is_empty();
         let (device, qp) = (s.place.device, s.qp?);
