@@ -161,7 +161,7 @@ fn receive(entry: &Entry, memory: Memory, flags: c_int, fd: c_int) -> (Result<ex
         _ => Patience::Endless,
     };
     let mut left = Some(memory);
-    let mut ready = |left: &mut Option<Memory>| {
+    let ready = |left: &mut Option<Memory>| {
         let memory = left.take().unwrap_or(Memory::Many(Vec::new()));
         blocking::run(&entry.socket, now, |q| memory.post_ready(entry, q, flags, left))
     };
