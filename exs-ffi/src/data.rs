@@ -122,8 +122,10 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
         memory.post_send(entry, &call.on(&q.queue, place), Token(ahandle as u64))?;
         return Ok(0);
     }
-    // A small send completes at once, whether the descriptor blocks or not.
+    // A small send completes at once, whether the descriptor blocks or not. If there are limits, the
+    // next send may have one of its own.
     if let Memory::One(buffer) = &memory
+        && !entry.limits.any()
         && raw::send_at_once(&entry.socket, buffer)
     {
         return Ok(c_int::try_from(buffer.len()).unwrap_or(c_int::MAX));

@@ -51,7 +51,8 @@ impl Limits {
         self.once.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn any(&self) -> bool {
+    /// True if there is or was a limit of any kind.
+    pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 }
