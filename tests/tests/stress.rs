@@ -25,6 +25,7 @@ fn child() {
         ["churn"] => stress::churn::churn(),
         ["starve"] => stress::churn::starve(),
         ["idle-server"] => stress::idle::server(),
+        ["idle-shards", transport] => stress::idle::shards(transport.parse().unwrap()),
         ["idle-clients", addr, count] => {
             stress::idle::clients(addr.parse().unwrap(), count.parse().unwrap());
         }
