@@ -49,7 +49,7 @@ test-quick: setup-test ## Run the tests with fewer seeds, without those of whole
 	@tests/scripts/test.sh $(LOCKED) --workspace --features "$(ALL_FEATURES)" --lib --bins --test tidy $(TEST_ARGS)
 
 .PHONY: nightly
-nightly: ## All that is too long for each change: Miri, valgrind, fuzzing, every guest, benchmarks (hours)
+nightly: ## All that is too long for each change: Miri, ThreadSanitizer, valgrind, fuzzing, every guest, benchmarks (hours)
 	@tests/scripts/nightly.sh
 
 # POWER_CUT_ARGS="--fs xfs --moments 5" tries less.
@@ -123,6 +123,10 @@ fuzz: ## Fuzz each decoder for FUZZ_SECONDS (60); needs a nightly toolchain
 .PHONY: miri
 miri: ## Run the tests of the memory floor and the shared rings under Miri; needs a nightly toolchain with it
 	@tests/scripts/miri.sh
+
+.PHONY: tsan
+tsan: setup-test ## Run the tests in which threads meet under ThreadSanitizer; builds the standard library, too
+	@tests/scripts/tsan.sh
 
 .PHONY: bench-pingpong
 bench-pingpong: setup-demo ## Latency and bandwidth of exs-pingpong beside plain TCP sockets

@@ -21,6 +21,7 @@ miri() {
 export -f miri
 
 step miri 120 bash -c miri
+step tsan 60 tests/scripts/tsan.sh --if-possible
 step test 90 make test
 step fuzz 240 env FUZZ_SECONDS="${NIGHTLY_FUZZ_SECONDS:-600}" tests/scripts/fuzz.sh --if-possible
 step rdma 240 tests/rdma/run.sh all
