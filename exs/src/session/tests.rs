@@ -440,3 +440,36 @@ fn posts_that_cannot_be_are_handed_back() {
     let mut p = Pair::unmet(packet);
     assert_eq!(p.try_send(0, 1, 1), Err(OpError::NotConnected));
 }
+
+/// A send waits for an ADVERT, and its thread does not run until the send's own limit is over too. It
+/// goes by the ring, where there is room. One that finds no room there ends by its limit.
+#[test]
+fn a_late_thread_sends_by_the_ring_what_fits() {
+    const SIZE: usize = 65_536;
+    let ring = u32::try_from(SIZE).unwrap();
+    let limit = Some(Duration::from_millis(390));
+    let limited =
+        SessionConfig { inline_max: 0, ring, send_timeout: limit, keepalive: None, ..cfg() };
+    let mut p = Pair::new(limited, false);
+    for op in 0..2 {
+        p.recv(1, op, SIZE, RecvOpts::default());
+    }
+    p.run();
+    for op in 10..12 {
+        p.send(0, op, SIZE);
+    }
+    p.run();
+    assert!((0..2).all(|_| p.done(0).is_some_and(|d| d.result.is_ok())));
+    assert_eq!(p.session(0).counters().tx_direct, 2 * SIZE as u64);
+
+    for (op, fits) in [(12, true), (13, false)] {
+        p.send(0, op, SIZE);
+        p.settle(0);
+        assert!(p.done(0).is_none(), "it waits");
+        p.stall(secs(1));
+        p.run();
+        let done = p.done(0).expect("it ends");
+        assert_eq!((done.op, done.result.is_ok()), (op, fits), "{done:?}");
+    }
+    assert_eq!(p.session(0).counters().tx_indirect, SIZE as u64);
+}

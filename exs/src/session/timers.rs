@@ -35,6 +35,8 @@ pub(super) struct Timers {
     grace: VecDeque<(Time, Watched)>,
     /// Until when a send waits for an ADVERT; none if no send waits.
     patience: Option<Time>,
+    /// Until when sends do not expire; none if no wait for an ADVERT ended too late.
+    respite: Option<Time>,
     /// When data moved last, and whether the idle time of the ring is over since.
     moved: Time,
     idle_seen: bool,
@@ -108,6 +110,7 @@ impl Session {
         (self.timers.mixed || self.cfg.send_timeout.is_some())
             .then(|| self.first_deadline(self.sender.deadlines()))
             .flatten()
+            .map(|at| self.timers.respite.map_or(at, |respite| at.max(respite)))
     }
 
     /// The earliest deadline. They rise with the order of posting, unless the limits
@@ -130,6 +133,7 @@ impl Session {
             let after = self.closing.linger();
             return self.fail(OpError::TimedOut { what: "close", after });
         }
+        self.end_patience(now);
         self.expire_ops(now);
         if due(self.grace_end()) {
             return self.fail(OpError::Unreachable { silent: self.grace() });
@@ -141,21 +145,34 @@ impl Session {
             self.timers.probed = Some(now);
             self.out.request_ping();
         }
-        if due(self.timers.patience)
-            && let Some(Proto::Stream(s)) = &mut self.proto
-        {
-            self.timers.patience = None;
-            s.tx.give_up();
-        }
         if due(self.ring_idle_at()) {
             self.ring_idle();
+        }
+    }
+
+    /// Ends the wait for an ADVERT if its time is over. A thread that ran late finds the limit of the
+    /// send past, too. The send has not had the time that was left to go by the ring: it gets it now.
+    fn end_patience(&mut self, now: Time) {
+        if self.timers.patience.is_none_or(|at| at > now) {
+            return;
+        }
+        self.timers.patience = None;
+        let Some(Proto::Stream(s)) = &mut self.proto else { return };
+        if !s.tx.is_waiting() {
+            return;
+        }
+        s.tx.give_up();
+        if self.send_deadline().is_some_and(|at| at <= now) {
+            let limit = self.cfg.send_timeout.unwrap_or(PATIENCE);
+            self.timers.respite = Some(now + (limit / 2).min(PATIENCE));
         }
     }
 
     /// Ends operations whose time is over.
     fn expire_ops(&mut self, now: Time) {
         let (send_limit, recv_limit) = (self.cfg.send_timeout, self.cfg.recv_timeout);
-        while let Some(id) = self.sender.overdue(now) {
+        let respite = self.timers.respite.is_some_and(|at| at > now);
+        while !respite && let Some(id) = self.sender.overdue(now) {
             let after = send_limit.unwrap_or_default();
             self.end_send(now, id, OpError::TimedOut { what: "send", after });
         }

@@ -244,6 +244,11 @@ impl Pair {
         self.net.now = until;
     }
 
+    /// Lets this much time go by in which no thread runs.
+    pub(in crate::session) fn stall(&mut self, time: Duration) {
+        self.net.now = self.net.now + time;
+    }
+
     /// Pieces of the port's memory that this end holds.
     pub(in crate::session) fn held(&self, side: usize) -> usize {
         self.net.sides[side].allocs
