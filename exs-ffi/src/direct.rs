@@ -8,8 +8,8 @@
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use exs::__ffi::ProcessNumber;
 use exs::__ffi::kernel::{book, is_tcp, send_at_once, send_kept, send_tcp_only};
 use exs::Token;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
@@ -25,28 +25,28 @@ const MOST: usize = 64 << 10;
 
 /// By number: the inode that was seen there last, shifted left by one, and in the lowest bit whether it
 /// is a TCP socket. Calls on higher numbers always look.
-static SEEN: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
+static SEEN: [ProcessNumber; 4096] = [const { ProcessNumber::new(0) }; 4096];
 
-fn place(fd: c_int) -> Option<&'static AtomicU64> {
+fn place(fd: c_int) -> Option<&'static ProcessNumber> {
     SEEN.get(usize::try_from(fd).ok()?)
 }
 
 /// Notes that a program has sent to a kernel socket with this inode by this number.
 pub(crate) fn note(fd: c_int, inode: u64) {
     let Some(place) = place(fd) else { return };
-    if place.load(Ordering::Relaxed) >> 1 == inode {
+    if place.get() >> 1 == inode {
         return;
     }
     // SAFETY: the caller of C keeps the descriptor open during the call that it gives it to;
     // if it does not, the system call fails.
     let tcp = is_tcp(unsafe { BorrowedFd::borrow_raw(fd) });
-    place.store(inode << 1 | u64::from(tcp), Ordering::Relaxed);
+    place.set(inode << 1 | u64::from(tcp));
 }
 
 /// Notes that the number stands for something else now.
 pub(crate) fn forget(fd: c_int) {
-    if let Some(place) = place(fd).filter(|p| p.load(Ordering::Relaxed) != 0) {
-        place.store(0, Ordering::Relaxed);
+    if let Some(place) = place(fd).filter(|p| p.get() != 0) {
+        place.set(0);
     }
 }
 
@@ -65,7 +65,7 @@ impl Asked {
     /// Sends, if the number was a TCP socket at the last look. None: nothing was done, and the caller
     /// must go the usual way.
     pub(crate) fn send(&self, call: Call) -> Option<Result<c_int>> {
-        let tcp = place(self.fd)?.load(Ordering::Relaxed) & 1 == 1;
+        let tcp = place(self.fd)?.get() & 1 == 1;
         let plain = self.flags & !(MSG_DONTWAIT | MSG_NOSIGNAL) == 0 && !kernel::has_limits();
         if !tcp || !plain || !(1..=MOST).contains(&self.len) {
             return None;
@@ -75,7 +75,7 @@ impl Asked {
             return self.try_send_eager();
         }
         let (token, tag) = (Token(self.ahandle as u64), call.tag(event::place(self.memory)));
-        let place = queues::look(self.queue, |queue| book(queue, token, tag))??;
+        let place = book(&queues::find(self.queue).ok()?.queue, token, tag)?;
         // SAFETY: as in `note`.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         send_at_once(fd, place, buffer).ok()?;

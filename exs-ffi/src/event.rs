@@ -5,9 +5,8 @@
 //! operations need no entry in a table.
 
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
 
-use exs::__ffi as raw;
+use exs::__ffi::{self as raw, ProcessLock};
 use exs::{Error, EventQueue, KernelAddr, OpError, Readiness, SocketType};
 use libc::c_void;
 use slab::Slab;
@@ -53,17 +52,17 @@ impl Call {
 }
 
 /// Accepts under way, with the descriptors for their connections.
-static ACCEPTS: Mutex<Slab<Prepared>> = Mutex::new(Slab::new());
+static ACCEPTS: ProcessLock<Slab<Prepared>> = ProcessLock::new(Slab::new());
 
 /// Stores what an accept has prepared. The returned number goes with the operation.
 pub(crate) fn keep_accept(prepared: Prepared) -> u64 {
-    ACCEPTS.lock().unwrap_or_else(PoisonError::into_inner).insert(prepared) as u64
+    ACCEPTS.lock().insert(prepared) as u64
 }
 
 /// Takes it out again. None if it was taken before.
 pub(crate) fn take_accept(name: u64) -> Option<Prepared> {
     let slot = usize::try_from(name).ok()?;
-    ACCEPTS.lock().unwrap_or_else(PoisonError::into_inner).try_remove(slot)
+    ACCEPTS.lock().try_remove(slot)
 }
 
 /// Drops an event that no thread will dequeue.

@@ -5,17 +5,19 @@
 //! touches anything.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-static CHILD: AtomicBool = AtomicBool::new(false);
+use exs::__ffi::ProcessNumber;
+
+/// 1 in such a child.
+static CHILD: ProcessNumber = ProcessNumber::new(0);
 
 extern "C" fn in_child() {
-    CHILD.store(true, Ordering::Relaxed);
+    CHILD.set(1);
 }
 
 /// Returns true in a child of a process that has used the library.
 pub(crate) fn is_child() -> bool {
-    CHILD.load(Ordering::Relaxed)
+    CHILD.get() != 0
 }
 
 /// Records that the library is in use.

@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::hash::BuildHasherDefault;
 use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use exs::__ffi::kernel::{Descriptor, send_file_now, send_kept};
+use exs::__ffi::{ProcessLock, ProcessNumber};
 use exs::{EventQueue, Interest, KernelAddr, Part, Token};
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, c_void, iovec, msghdr, sockaddr, socklen_t};
 
@@ -23,6 +24,7 @@ use crate::error::{Fail, Result};
 use crate::event::Call;
 use crate::ptr::{Bytes, In, Out};
 use crate::queues::{self, Queue};
+use crate::recent::ByNumber;
 use crate::timeouts::Way;
 use crate::{fork, sockets};
 
@@ -88,17 +90,18 @@ struct Limits {
 
 #[derive(Default)]
 struct Known {
-    limits: HashMap<u64, Limits>,
+    limits: ByNumber<Limits>,
     /// Number of entries at which those of closed sockets are removed.
     prune: usize,
 }
 
-static LIMITS: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-/// Some limit was set. Otherwise operations do not look for one.
-static ANY: AtomicBool = AtomicBool::new(false);
+static LIMITS: ProcessLock<Known> =
+    ProcessLock::new(Known { limits: HashMap::with_hasher(BuildHasherDefault::new()), prune: 0 });
+/// 1: some limit was set. While it is 0, operations do not look for one.
+static ANY: ProcessNumber = ProcessNumber::new(0);
 
 fn known() -> MutexGuard<'static, Known> {
-    LIMITS.lock().unwrap_or_else(PoisonError::into_inner)
+    LIMITS.lock()
 }
 
 /// The kernel does not report the end of its sockets. So now and then this function removes the
@@ -123,18 +126,18 @@ pub(crate) fn set_limit(fd: c_int, way: Way, time: Option<Duration>, once: bool)
     prune(&mut known);
     let limits = known.limits.entry(inode).or_default();
     *(if once { &mut limits.once[way as usize] } else { &mut limits.usual[way as usize] }) = time;
-    ANY.store(true, Ordering::Release);
+    ANY.set(1);
     Ok(())
 }
 
 /// Returns true if any socket may have a limit.
 pub(crate) fn has_limits() -> bool {
-    ANY.load(Ordering::Acquire)
+    ANY.get() != 0
 }
 
 /// Returns the limit that an operation posted now would have.
 pub(crate) fn limit(fd: c_int, way: Way) -> Result<Option<Duration>> {
-    if !ANY.load(Ordering::Acquire) {
+    if !has_limits() {
         return Ok(None);
     }
     let inode = sockets::stat(fd)?.st_ino;
@@ -152,7 +155,7 @@ where
     Fail: From<E>,
 {
     let posted = post(limit(fd, way)?)?;
-    if ANY.load(Ordering::Acquire) {
+    if has_limits() {
         let inode = sockets::stat(fd)?.st_ino;
         if let Some(limits) = known().limits.get_mut(&inode) {
             limits.once[way as usize] = None;

@@ -26,6 +26,8 @@ mod blocking;
 mod close;
 mod connect;
 mod data;
+#[cfg(test)]
+mod data_path;
 mod direct;
 mod error;
 mod event;
@@ -42,6 +44,7 @@ mod poll;
 mod pollable;
 pub mod ptr;
 mod queues;
+mod recent;
 mod sockets;
 mod tcp;
 mod timeouts;

@@ -1,5 +1,6 @@
 //! Memory of the program: registrations, and buffers from an address and a length.
 
+use std::cell::RefCell;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
@@ -12,6 +13,7 @@ use crate::error::{Fail, Result, border};
 use crate::fork;
 use crate::handles::Handles;
 use crate::ptr::Bytes;
+use crate::recent::Recent;
 
 /// A registration. A device learns of it when an operation first uses it there.
 struct Registration {
@@ -20,7 +22,11 @@ struct Registration {
     len: usize,
 }
 
-static TABLE: Handles<Registration> = Handles::new();
+thread_local! {
+    static FOUND: RefCell<Recent<Registration>> = const { Recent::new() };
+}
+
+static TABLE: Handles<Registration> = Handles::new(&FOUND);
 
 /// Checks a range; None if it is empty.
 fn range(memory: Bytes, len: usize) -> Result<Option<NonNull<u8>>> {
@@ -49,7 +55,7 @@ pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer
         // alone as the header says (essay of `ptr`).
         return Ok(unsafe { raw::buffer(base, len) });
     }
-    let part = TABLE.look(mhandle, |r| {
+    let part = TABLE.get(mhandle).map(|r| {
         let offset = base.map_or(Some(0), |b| b.addr().get().checked_sub(r.base));
         // SAFETY: as above.
         unsafe { raw::part(&r.region, offset.unwrap_or(usize::MAX), len) }

@@ -32,9 +32,9 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use exs::__ffi::ProcessNumber;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
 
 use crate::error::{Fail, Result};
@@ -44,11 +44,11 @@ use crate::{poll, sockets, watch};
 pub(crate) const SWEEP: Duration = Duration::from_secs(10);
 
 /// Number of connections that broke and are not yet closed.
-static BROKEN: AtomicUsize = AtomicUsize::new(0);
+static BROKEN: ProcessNumber = ProcessNumber::new(0);
 
 /// Returns true if there are connections to look at every [`SWEEP`].
 pub(crate) fn any_broken() -> bool {
-    BROKEN.load(Ordering::Relaxed) > 0
+    BROKEN.get() > 0
 }
 
 /// Most bytes that FIONREAD can report.
@@ -103,7 +103,7 @@ pub(crate) struct Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         if self.end == End::Broken {
-            BROKEN.fetch_sub(1, Ordering::Relaxed);
+            BROKEN.subtract(1);
         }
     }
 }
@@ -331,7 +331,7 @@ impl Pair {
         self.end = to;
         match (to, &self.ours) {
             (End::Broken, _) => {
-                BROKEN.fetch_add(1, Ordering::Relaxed);
+                BROKEN.add(1);
                 // The program sees it when a peer that has a copy has closed that, too. It does so as
                 // soon as the connection is gone. `insist` is for a peer that does not run.
                 self.ours = None;

@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use exs::__ffi::ProcessLock;
 use exs::{Error, EventKind, EventQueue, Interest, QueueOptions, Token, WaitPolicy};
 
 use crate::abi::*;
@@ -121,11 +122,11 @@ pub(crate) static INNER: OnceLock<EventQueue> = OnceLock::new();
 
 /// Returns the queue; makes it if there is none.
 pub(crate) fn inner() -> Result<&'static EventQueue> {
-    static ONE: Mutex<()> = Mutex::new(());
+    static ONE: ProcessLock<()> = ProcessLock::new(());
     if let Some(q) = INNER.get() {
         return Ok(q);
     }
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = ONE.lock();
     if let Some(q) = INNER.get() {
         return Ok(q);
     }
@@ -140,10 +141,10 @@ pub(crate) fn inner() -> Result<&'static EventQueue> {
 
 /// Handles the events of the library's own operations. The watching thread calls it.
 pub(crate) fn inner_events() {
-    static ONE: Mutex<()> = Mutex::new(());
+    static ONE: ProcessLock<()> = ProcessLock::new(());
     let Some(queue) = INNER.get() else { return };
     // One thread at a time: SO_ERROR, which also calls this, must not overtake an event.
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = ONE.lock();
     let mut events = Vec::new();
     // It fails only for invalid arguments.
     let _ = queue.dequeue_into(&mut events, 0, usize::MAX, Some(Duration::ZERO));

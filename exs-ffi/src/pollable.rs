@@ -30,10 +30,10 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use exs::__ffi::{self as raw, Standing, Watch};
+use exs::__ffi::{self as raw, ProcessNumber, Standing, Watch};
 
 use crate::error::Result;
 use crate::pair::{End, MOST_SHOWN, Pair};
@@ -48,7 +48,7 @@ const AUTO: u8 = 1;
 const ON: u8 = 2;
 
 /// Number of sockets that are `ON`. While it is 0, receive events are not looked at.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
+static ASKED: ProcessNumber = ProcessNumber::new(0);
 
 /// Messages at which a receive that leaves some data takes all but one back.
 const MANY: usize = 32;
@@ -84,7 +84,7 @@ struct Shown {
 impl Drop for Face {
     fn drop(&mut self) {
         if *self.mode.get_mut() == ON {
-            ASKED.fetch_sub(1, Ordering::AcqRel);
+            ASKED.subtract(1);
         }
     }
 }
@@ -180,8 +180,8 @@ pub(crate) fn set(entry: &Entry, fd: c_int, on: bool) -> Result<()> {
     inner()?;
     let before = entry.face.mode.swap(if on { ON } else { OFF }, Ordering::AcqRel);
     match (before == ON, on) {
-        (false, true) => _ = ASKED.fetch_add(1, Ordering::AcqRel),
-        (true, false) => _ = ASKED.fetch_sub(1, Ordering::AcqRel),
+        (false, true) => _ = ASKED.add(1),
+        (true, false) => ASKED.subtract(1),
         _ => {}
     }
     if on {
@@ -252,7 +252,7 @@ fn rings(entry: &Entry, end: Option<BorrowedFd<'_>>) -> u32 {
 
 /// As `refresh`, after an event of a socket that is known by its number.
 pub(crate) fn taken(fd: c_int) {
-    if ASKED.load(Ordering::Relaxed) > 0
+    if ASKED.get() > 0
         && let Ok(Target::Exs(entry)) = sockets::find(fd)
     {
         refresh(&entry, fd);

@@ -14,6 +14,7 @@ use crate::abi::*;
 use crate::error::{Fail, Result, border};
 use crate::handles::Handles;
 use crate::ptr::{In, Out};
+use crate::recent::Recent;
 use crate::{event, fork, watch};
 
 /// A queue, and the signal that announces its events.
@@ -30,18 +31,17 @@ struct Announce {
     watched: bool,
 }
 
-static TABLE: Handles<Queue> = Handles::new();
+thread_local! {
+    static FOUND: RefCell<Recent<Queue>> = const { Recent::new() };
+}
+
+static TABLE: Handles<Queue> = Handles::new(&FOUND);
 
 const NO_QUEUE: Fail = Fail::fixed(libc::EINVAL, "this is not the handle of an event queue");
 
 /// The queue with this handle.
 pub(crate) fn find(handle: c_int) -> Result<Arc<Queue>> {
     TABLE.get(handle).ok_or(NO_QUEUE)
-}
-
-/// Lends the queue with this handle to `at`. The queue is not deleted meanwhile, so `at` must not wait.
-pub(crate) fn look<R>(handle: c_int, at: impl FnOnce(&EventQueue) -> R) -> Option<R> {
-    TABLE.look(handle, |q| at(&q.queue))
 }
 
 /// The queue for an operation's event; None: the call has no queue, and blocks.

@@ -9,14 +9,16 @@
 //! asks fstat(2), which costs as much as two of the cheapest system calls, and can never reach
 //! the wrong socket.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use exs::__ffi::ProcessTable;
 use exs::{Export, Socket, SocketType};
 
 use crate::abi::EXS_REMOTE_SIZE;
@@ -24,6 +26,7 @@ use crate::error::{Fail, Result};
 use crate::late::Late;
 use crate::pair::Pair;
 use crate::pollable::{self, Face};
+use crate::recent::{ByNumber, Recent, Recents};
 use crate::timeouts::Limits;
 use crate::told::Dialled;
 
@@ -95,30 +98,15 @@ impl Drop for Entry {
     }
 }
 
-/// A hasher for inodes, which are distinct numbers already.
-#[derive(Default)]
-pub(crate) struct Plain(u64);
-
-impl Hasher for Plain {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*b);
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        // The table uses the upper bits, too.
-        self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
+thread_local! {
+    static FOUND: RefCell<Recent<Entry>> = const { Recent::new() };
 }
 
-type Table = HashMap<u64, Arc<Entry>, BuildHasherDefault<Plain>>;
+static RECENTS: Recents<Entry> = Recents::new(&FOUND);
 
-static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
+/// The sockets by their inodes.
+static TABLE: ProcessTable<ByNumber<Arc<Entry>>> =
+    ProcessTable::new(HashMap::with_hasher(BuildHasherDefault::new()));
 
 /// Returns what fstat(2) reports about a descriptor.
 pub(crate) fn stat(fd: c_int) -> Result<libc::stat> {
@@ -142,7 +130,7 @@ pub(crate) fn find(fd: c_int) -> Result<Target> {
 
 /// Returns the EXS socket with this inode.
 pub(crate) fn by_inode(inode: u64) -> Option<Arc<Entry>> {
-    TABLE.read().unwrap_or_else(PoisonError::into_inner).get(&inode).cloned()
+    RECENTS.find(inode, || TABLE.read().get(&inode).cloned())
 }
 
 /// Gives a socket its descriptor and returns it.
@@ -161,9 +149,7 @@ pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair:
         late: Late::default(),
         state: Mutex::default(),
     });
-    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    table.insert(entry.inode(), Arc::clone(&entry));
-    drop(table);
+    TABLE.write().insert(entry.inode(), Arc::clone(&entry));
     pollable::begin(&entry);
     fd
 }
@@ -174,13 +160,15 @@ pub(crate) fn remove(entry: &Entry, state: &mut State) -> bool {
     if std::mem::replace(&mut state.gone, true) {
         return false;
     }
-    TABLE.write().unwrap_or_else(PoisonError::into_inner).remove(&entry.inode());
+    let mut table = TABLE.write();
+    RECENTS.note_removal();
+    table.remove(&entry.inode());
     true
 }
 
 /// Closes the broken connections whose descriptors the program has closed.
 pub(crate) fn sweep() {
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let table = TABLE.read();
     let broken: Vec<Arc<Entry>> = table.values().filter(|e| e.face.is_broken()).cloned().collect();
     drop(table);
     for entry in broken {

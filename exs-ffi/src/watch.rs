@@ -8,15 +8,16 @@ use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
+use exs::__ffi::ProcessLock;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
 use crate::error::{Fail, Result};
 use crate::{late, pair, poll, queues, sockets};
 
-static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+static REGISTRY: ProcessLock<Option<Registry>> = ProcessLock::new(None);
 
 /// The kind of a token: its two lowest bits.
 const SOCKET: usize = 0;
@@ -31,7 +32,7 @@ static WAKER: OnceLock<Waker> = OnceLock::new();
 
 /// Registers with the thread's poll, and starts the thread if there is none.
 fn with<T>(f: impl FnOnce(&Registry) -> io::Result<T>) -> Result<T> {
-    let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut registry = REGISTRY.lock();
     let registry = match &mut *registry {
         Some(r) => r,
         none => none.insert(start().map_err(|e| Fail::io("starting the watching thread", &e))?),

@@ -24,6 +24,7 @@ pub use super::place::{
     take_accepted, take_descriptor, watch,
 };
 use crate::mem::{Buffer, MemError, MemoryRegion};
+pub use crate::sys::{ProcessLock, ProcessNumber, ProcessTable};
 
 /// A buffer over `len` bytes at `base`, which may be moved into operations like any
 /// other. Small ones are copied, large ones registered for the operation.

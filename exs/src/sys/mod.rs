@@ -65,9 +65,9 @@ pub use message::{
     send_piece_tcp_only, send_tcp_only, shutdown, socket_option, wait_writable,
 };
 pub use poll_bell::PollBell;
+pub use process::{ProcessLock, ProcessNumber, ProcessTable};
 #[cfg(any(test, feature = "internals"))]
-pub use process::process_touches;
-pub use process::{ProcessLock, ProcessNumber};
+pub use process::{process_touches, thread_touches};
 pub use random::RandomSource;
 pub(crate) use signal::wait_ready;
 pub use signal::{HeldSignals, wait_any_readable, wait_readable};

@@ -13,7 +13,8 @@ const WRITTEN: [&str; 5] = ["Mutex<", "RwLock<", "Condvar", "LazyLock<", "Atomic
 const HOME: &str = "exs/src/sys/process.rs";
 
 pub(crate) fn check(src: &Source) -> Vec<String> {
-    if !src.path.starts_with("exs/src/") || src.path == HOME {
+    let ours = ["exs/src/", "exs-ffi/src/"].iter().any(|home| src.path.starts_with(home));
+    if !ours || src.path == HOME {
         return Vec::new();
     }
     let end = src.code.find("\nmod tests {").unwrap_or(src.code.len());
@@ -22,15 +23,21 @@ pub(crate) fn check(src: &Source) -> Vec<String> {
         if line.contains("thread_local!") {
             local_to_threads = Some(depth);
         }
-        let declared = line.trim_start().trim_start_matches("pub(super) ");
+        let declared = line.trim_start();
+        let declared = ["pub(super) ", "pub(crate) "]
+            .iter()
+            .find_map(|seen| declared.strip_prefix(seen))
+            .unwrap_or(declared);
         if let Some(rest) = declared.strip_prefix("static ")
             && local_to_threads.is_none()
-            && !rest.contains(": ProcessLock<")
+            && ![": ProcessLock<", ": ProcessTable<", ": Handles<"]
+                .iter()
+                .any(|ty| rest.contains(ty))
             && WRITTEN.iter().any(|ty| rest.contains(ty))
         {
             found.push(format!(
-                "{}:{}: this static is written by all threads: make it a ProcessLock or a \
-                 ProcessNumber (exs/src/sys/process.rs), which are counted",
+                "{}:{}: this static is written by all threads: make it a ProcessLock, a \
+                 ProcessTable or a ProcessNumber (exs/src/sys/process.rs), which are counted",
                 src.path,
                 n + 1
             ));
