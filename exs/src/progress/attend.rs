@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Error;
 use super::context::Context;
 use super::engine::SockId;
-use super::leader::Leader;
+use super::lead::Lead;
 use super::pace::AT_HAND;
 use super::queue::QueueCore;
 use super::spin::NOBODY;
@@ -47,7 +47,7 @@ struct AttendedQueue<'a> {
 impl Context {
     /// True if another thread attends a connection of this shard, or leads here.
     fn is_shared(&self) -> bool {
-        self.outlook.attended() > 0 || self.lead.leader() == Leader::Application
+        self.outlook.attended() > 0 || self.lead.lead() == Lead::Application
     }
 
     /// Waits for the event of an operation of this socket, which goes to `queue`. The thread

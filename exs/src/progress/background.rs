@@ -12,7 +12,7 @@ use super::alone::Ticks;
 use super::companions::{self, Companions};
 use super::context::Context;
 use super::engine::{Parcel, SockId};
-use super::leader::Leader;
+use super::lead::Lead;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::shards::{self, Shard};
@@ -50,7 +50,7 @@ impl Context {
     /// True if the background thread leads, and keeps the lead because the program relies on
     /// descriptors.
     pub(super) fn is_served(&self) -> bool {
-        self.reliance.polls() && self.lead.leader() == Leader::Background
+        self.reliance.polls() && matches!(self.lead.lead(), Lead::Background { .. })
     }
 
     /// The program relies on descriptors: the background thread leads whenever no other does.

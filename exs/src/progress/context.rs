@@ -12,7 +12,8 @@ use super::engine::{
     Engine, KERNEL_TOKENS, Outlook, Released, ShownOutlook, TOKENS_PER_DEVICE, Verbs, Watch,
 };
 use super::event::RawEvent;
-use super::leader::{Leader, Leadership};
+use super::lead::Lead;
+use super::leader::Leadership;
 use super::pace::Attention;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
@@ -224,7 +225,7 @@ impl Context {
         // Work may wait for a doorbell if the next leader is this thread, or the background thread
         // after a tick. Each of the two rings the doorbell first of all. A thread that waits for
         // the event in another shard does not lead here.
-        let lazy = self.lead.leader() == Leader::Nobody && !crosses && !self.is_armed();
+        let lazy = self.lead.lead().is_free() && !crosses && !self.is_armed();
         let ringing = if lazy { Ringing::Lazy } else { Ringing::AtOnce };
         engine.plain.begin_call(lazy);
         let mut call = Call::new(&self.clock, ringing);
@@ -292,7 +293,7 @@ impl Context {
     /// The watches whose descriptors must show a change now.
     fn due_news(&self, engine: &mut Engine) -> Vec<Arc<dyn Watch>> {
         let signalled = engine.delivery.take_signalled();
-        let background = self.lead.leader() == Leader::Background;
+        let background = matches!(self.lead.lead(), Lead::Background { .. });
         if background && (signalled || engine.delivery.has_news()) {
             // No thread has fetched the event within a tick, or the program polls anyway.
             self.rely();

@@ -27,6 +27,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::alone::{Alone, Ticks};
+use super::lead::{Lead, LeadAnswer, LeadEvent};
 use super::reactor::{Reactor, WAKE};
 use super::shards::Shard;
 use super::waiter::Waiter;
@@ -52,33 +53,13 @@ const SHORT_TICK: Duration = Duration::from_micros(250);
 /// engine's lock meanwhile.
 const AT_WORK: u32 = 4;
 
-/// The kind of thread that leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Leader {
-    Nobody = 0,
-    Application = 1,
-    Background = 2,
-    /// A thread that waits in another shard. It leaves the lead to any thread that wants it.
-    Companion = 3,
-}
-
-impl Leader {
-    /// True if it leaves the lead to a thread of the program that waits in this shard.
-    fn leaves_when_asked(self) -> bool {
-        matches!(self, Leader::Background | Leader::Companion)
-    }
-}
-
 struct LeadState {
+    lead: Lead,
+    /// None while a thread leads.
     reactor: Option<Reactor>,
     followers: VecDeque<Arc<Waiter>>,
     /// The background thread sleeps until another thread wakes it.
     parked: bool,
-    /// A thread of the program polls without waiting, and wants the lead at its next poll.
-    wanted: bool,
-    /// The reactor was put back for a thread that is on its way to take it.
-    promised: bool,
     /// Counts the leads that have ended.
     turns: u64,
     /// When the background thread took the lead. None: it does not lead.
@@ -88,17 +69,9 @@ struct LeadState {
 }
 
 impl LeadState {
-    fn take(&mut self) -> Option<Reactor> {
-        let reactor = self.reactor.take();
-        self.promised &= reactor.is_none();
-        reactor
-    }
-
-    /// Takes the first follower from its list, and promises it the reactor.
-    fn next(&mut self) -> Option<Arc<Waiter>> {
-        let next = self.followers.pop_front();
-        self.promised |= next.is_some();
-        next
+    /// True if a thread follows that is not `but`.
+    fn has_followers(&self, but: Option<&Arc<Waiter>>) -> bool {
+        self.followers.iter().any(|w| but.is_none_or(|but| !Arc::ptr_eq(w, but)))
     }
 }
 
@@ -107,7 +80,8 @@ pub(super) struct Leadership {
     shard: Shard,
     state: Mutex<LeadState>,
     background: Condvar,
-    leader: AtomicU8,
+    /// The state of the lead, for threads without the lock.
+    lead: AtomicU8,
     waker: mio::Waker,
 }
 
@@ -115,11 +89,10 @@ impl Leadership {
     pub(super) fn new(reactor: Reactor, shard: Shard) -> io::Result<Leadership> {
         let waker = mio::Waker::new(reactor.registry(), WAKE)?;
         let state = LeadState {
+            lead: Lead::Free,
             reactor: Some(reactor),
             followers: VecDeque::new(),
             parked: false,
-            wanted: false,
-            promised: false,
             turns: 0,
             background_since: None,
             hasty: false,
@@ -128,7 +101,7 @@ impl Leadership {
             shard,
             state: Mutex::new(state),
             background: Condvar::new(),
-            leader: AtomicU8::new(Leader::Nobody as u8),
+            lead: AtomicU8::new(Lead::Free.to_bits()),
             waker,
         })
     }
@@ -137,15 +110,30 @@ impl Leadership {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kind of thread that leads now. A thread that reads this under the engine's lock and
-    /// finds no leader may leave work to the next leader, which runs the engine first of all.
-    pub(super) fn leader(&self) -> Leader {
-        match self.leader.load(Ordering::SeqCst) {
-            0 => Leader::Nobody,
-            1 => Leader::Application,
-            2 => Leader::Background,
-            _ => Leader::Companion,
-        }
+    /// The state of the lead. A thread that reads this under the engine's lock and finds no leader
+    /// may leave work to the next leader, which runs the engine first of all.
+    pub(super) fn lead(&self) -> Lead {
+        Lead::from_bits(self.lead.load(Ordering::SeqCst))
+    }
+
+    /// Moves the lead. Takes the first follower from its list if the answer says so, and returns
+    /// that thread, which the caller must wake.
+    fn pass(
+        &self,
+        st: &mut LeadState,
+        event: LeadEvent,
+        me: Option<&Arc<Waiter>>,
+    ) -> (LeadAnswer, Option<Arc<Waiter>>) {
+        let next = st.lead.next(event, st.has_followers(me));
+        debug_assert!(next.is_some(), "{event:?} in {:?}", st.lead);
+        let (lead, answer) = next.unwrap_or((st.lead, LeadAnswer::Refuse));
+        st.lead = lead;
+        self.lead.store(lead.to_bits(), Ordering::SeqCst);
+        let woken = match answer {
+            LeadAnswer::WakeFollower => st.followers.pop_front(),
+            _ => None,
+        };
+        (answer, woken)
     }
 
     /// Ends the sleep of the thread in the reactor.
@@ -171,10 +159,10 @@ impl Leadership {
     /// Rule 1: takes the lead, or makes the thread a follower. None: the thread follows.
     pub(super) fn lead_or_follow(&self, waiter: &Arc<Waiter>) -> Option<Reactor> {
         let mut st = self.lock();
-        if let Some(reactor) = st.take() {
+        let (answer, _) = self.pass(&mut st, LeadEvent::Wait, Some(waiter));
+        if answer == LeadAnswer::Take {
             waiter.leading.store(true, Ordering::SeqCst);
-            self.leader.store(Leader::Application as u8, Ordering::SeqCst);
-            return Some(reactor);
+            return st.reactor.take();
         }
         if !st.followers.iter().any(|w| Arc::ptr_eq(w, waiter)) {
             st.followers.push_back(Arc::clone(waiter));
@@ -182,7 +170,7 @@ impl Leadership {
             self.background.notify_one();
         }
         drop(st);
-        if self.leader().leaves_when_asked() {
+        if answer == LeadAnswer::Ask {
             self.wake();
         }
         None
@@ -192,14 +180,14 @@ impl Leadership {
     /// it, unless the thread is `polite`.
     pub(super) fn try_lead(&self, polite: bool) -> Option<Reactor> {
         let mut st = self.lock();
-        if let Some(reactor) = st.take() {
-            self.leader.store(Leader::Application as u8, Ordering::SeqCst);
-            return Some(reactor);
-        }
-        if !polite && !st.wanted && self.leader().leaves_when_asked() {
-            st.wanted = true;
-            drop(st);
-            self.wake();
+        let event = if polite { LeadEvent::VisitPolitely } else { LeadEvent::Visit };
+        match self.pass(&mut st, event, None).0 {
+            LeadAnswer::Take => return st.reactor.take(),
+            LeadAnswer::Ask => {
+                drop(st);
+                self.wake();
+            }
+            LeadAnswer::Refuse | LeadAnswer::Done | LeadAnswer::WakeFollower => {}
         }
         None
     }
@@ -207,28 +195,21 @@ impl Leadership {
     /// Rule 5: takes the lead for a thread that waits in another shard. None: another thread leads,
     /// or a thread of this shard is on its way to the lead.
     pub(super) fn try_companion(&self) -> Option<Reactor> {
-        if self.leader() != Leader::Nobody {
+        if !self.lead().is_free() {
             return None;
         }
         let mut st = self.lock();
-        if st.promised || !st.followers.is_empty() {
-            return None;
+        match self.pass(&mut st, LeadEvent::Accompany, None).0 {
+            LeadAnswer::Take => st.reactor.take(),
+            _ => None,
         }
-        let reactor = st.take()?;
-        self.leader.store(Leader::Companion as u8, Ordering::SeqCst);
-        Some(reactor)
     }
 
     /// A companion leaves the lead, and wakes the first follower if there is one.
     pub(super) fn leave_as_companion(&self, reactor: Reactor, polls: bool) {
         let mut st = self.lock();
-        st.turns += 1;
-        st.promised |= std::mem::take(&mut st.wanted);
-        let next = st.next();
-        self.put_back(st, reactor, polls);
-        if let Some(next) = next {
-            next.fd.signal();
-        }
+        let (_, next) = self.pass(&mut st, LeadEvent::Leave, None);
+        self.put_back(st, reactor, next, polls);
     }
 
     /// Rule 2: a thread of the program leaves the lead. If it leaves `for_good`, it wakes the first
@@ -243,28 +224,40 @@ impl Leadership {
             w.leading.store(false, Ordering::SeqCst);
         }
         let mut st = self.lock();
+        self.pass(&mut st, LeadEvent::Leave, None);
+        let next = if for_good { self.pass(&mut st, LeadEvent::Call, None).1 } else { None };
+        self.put_back(st, reactor, next, polls);
+    }
+
+    /// Puts the reactor back, and wakes the thread to which the lead is promised.
+    fn put_back(
+        &self,
+        mut st: MutexGuard<'_, LeadState>,
+        reactor: Reactor,
+        next: Option<Arc<Waiter>>,
+        polls: bool,
+    ) {
         st.turns += 1;
-        st.wanted = false;
-        let next = if for_good { st.next() } else { None };
-        self.put_back(st, reactor, polls);
+        st.reactor = Some(reactor);
+        let calls = st.parked || polls && st.lead == Lead::Free;
+        st.parked &= !calls;
+        drop(st);
+        if calls {
+            self.background.notify_one();
+        }
         if let Some(next) = next {
             next.fd.signal();
         }
     }
 
-    fn put_back(&self, mut st: MutexGuard<'_, LeadState>, reactor: Reactor, polls: bool) {
-        st.reactor = Some(reactor);
-        self.leader.store(Leader::Nobody as u8, Ordering::SeqCst);
-        if st.parked || polls && !st.promised {
-            st.parked = false;
-            drop(st);
-            self.background.notify_one();
-        }
-    }
-
     /// Takes a thread from the list of followers.
     pub(super) fn unfollow(&self, waiter: &Arc<Waiter>) {
-        self.lock().followers.retain(|w| !Arc::ptr_eq(w, waiter));
+        let mut st = self.lock();
+        let before = st.followers.len();
+        st.followers.retain(|w| !Arc::ptr_eq(w, waiter));
+        if st.followers.len() < before {
+            self.pass(&mut st, LeadEvent::Unfollow, None);
+        }
     }
 
     /// Wakes the background thread: the program relies on descriptors from now on.
@@ -274,10 +267,11 @@ impl Leadership {
     }
 
     fn lead_in_background(&self, st: &mut LeadState) -> Option<Reactor> {
-        let reactor = st.take()?;
-        self.leader.store(Leader::Background as u8, Ordering::SeqCst);
+        if self.pass(st, LeadEvent::Watch, None).0 != LeadAnswer::Take {
+            return None;
+        }
         st.background_since = Some(Instant::now());
-        Some(reactor)
+        st.reactor.take()
     }
 
     /// Rule 3: the background thread sleeps until it must lead. Returns the reactor.
@@ -305,8 +299,7 @@ impl Leadership {
             alone = Alone::default();
             // A thread of the program that has left the lead most likely waits for a descriptor.
             if (ticks.polls)()
-                && !st.promised
-                && st.followers.is_empty()
+                && st.lead.is_free()
                 && let Some(reactor) = self.lead_in_background(&mut st)
             {
                 return reactor;
@@ -355,7 +348,7 @@ impl Leadership {
         let (mut st, over) = waited.unwrap_or_else(PoisonError::into_inner);
         if over.timed_out() {
             // The thread to which the reactor was promised has had its time.
-            st.promised = false;
+            self.pass(&mut st, LeadEvent::Lapse, None);
             drop(st);
             (ticks.ticked)();
             st = self.lock();
@@ -370,7 +363,8 @@ impl Leadership {
         mut st: MutexGuard<'a, LeadState>,
         ticks: &Ticks<'_>,
     ) -> (Option<Reactor>, MutexGuard<'a, LeadState>) {
-        if let Some(next) = st.next() {
+        let (_, next) = self.pass(&mut st, LeadEvent::Call, None);
+        if let Some(next) = next {
             next.fd.signal();
             return (None, st);
         }
@@ -383,23 +377,16 @@ impl Leadership {
 
     /// True if the background thread, or a companion, must leave the lead.
     pub(super) fn must_leave(&self) -> bool {
-        let st = self.lock();
-        !st.followers.is_empty() || st.wanted
+        self.lead().must_leave()
     }
 
     /// The background thread leaves the lead, and wakes the first follower if there is one.
     pub(super) fn background_leave(&self, reactor: Reactor) {
         let mut st = self.lock();
-        let wanted = std::mem::take(&mut st.wanted);
-        st.turns += 1;
+        let (_, next) = self.pass(&mut st, LeadEvent::Leave, None);
         st.hasty = st.background_since.take().is_some_and(|since| since.elapsed() < SOON);
-        st.promised |= wanted;
-        let next = st.next();
         // `put_back` would wake this very thread, so `polls` is false.
-        self.put_back(st, reactor, false);
-        if let Some(next) = next {
-            next.fd.signal();
-        }
+        self.put_back(st, reactor, next, false);
     }
 }
 
@@ -421,7 +408,7 @@ mod tests {
         let lead = Arc::new(lead());
         let (a, b) = (Waiter::new().unwrap(), Waiter::new().unwrap());
         let r = lead.lead_or_follow(&a).expect("free");
-        assert_eq!(lead.leader(), Leader::Application);
+        assert_eq!(lead.lead(), Lead::Application);
         assert!(lead.lead_or_follow(&b).is_none());
         lead.leave(r, Some(&a), (false, false));
         assert!(!b.fd.wait(Some(Duration::ZERO)).unwrap(), "the leader may come back");
@@ -450,7 +437,7 @@ mod tests {
     fn a_companion_leads_while_no_other_thread_wants_to() {
         let lead = lead();
         let r = lead.try_companion().expect("free");
-        assert_eq!(lead.leader(), Leader::Companion);
+        assert_eq!(lead.lead(), Lead::Companion { asked: false });
         assert!(!lead.must_leave() && lead.try_companion().is_none());
         let a = Waiter::new().unwrap();
         assert!(lead.lead_or_follow(&a).is_none());
@@ -481,7 +468,7 @@ mod tests {
     fn the_background_thread_leads_while_no_other_does_and_leaves_when_asked() {
         let lead = Arc::new(lead());
         let r = lead.background_wait(&ticks(&|| false));
-        assert_eq!(lead.leader(), Leader::Background);
+        assert_eq!(lead.lead(), Lead::Background { asked: false });
         assert!(!lead.must_leave());
         assert!(lead.try_lead(true).is_none());
         assert!(!lead.must_leave(), "polite");

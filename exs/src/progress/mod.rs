@@ -22,7 +22,7 @@
 //! makes its events.
 //!
 //! Shape: a [`Context`] (lock, reactor, background thread) owns the `Engine` (devices, sockets,
-//! operations, timers). `leader` hands the lead over. `reliance` decides whether the program polls
+//! operations, timers). `lead` has the states of the lead, and `leader` hands it over. `reliance` decides whether the program polls
 //! descriptors or waits here. `handle` knows the shard of a socket. `queue` is the event queue at
 //! which both sides meet. `wait` and `spin` are the ways in which a thread waits there.
 
@@ -41,6 +41,7 @@ mod exit;
 mod flags;
 mod handle;
 mod lazy_now;
+mod lead;
 mod leader;
 mod options;
 mod pace;

@@ -185,7 +185,7 @@ pub fn attended_connections() -> usize {
 /// The number of threads of the process that lead: for tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn leading_threads() -> usize {
-    all().filter(|context| context.lead.leader() == super::leader::Leader::Application).count()
+    all().filter(|context| context.lead.lead() == super::lead::Lead::Application).count()
 }
 
 /// Makes this the only shard of the process: for tests with devices of their own.
