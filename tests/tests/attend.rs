@@ -139,6 +139,42 @@ fn two_threads_use_a_connection_in_both_directions() {
     }
 }
 
+/// Each of these threads makes the system calls for its sends itself, outside of the lock of the
+/// shard.
+#[test]
+fn threads_that_send_on_one_connection_do_not_mix_their_bytes() {
+    let _one = alone("threads_that_send_on_one_connection_do_not_mix_their_bytes");
+    const SENDERS: usize = 4;
+    const RECORDS: usize = 2000;
+    const SIZE: usize = 64;
+    let record = |sender: usize, n: usize| pattern(sender as u64, n * SIZE, SIZE);
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            let (client, server) = pair(transport);
+            thread::scope(|scope| {
+                for sender in 0..SENDERS {
+                    let client = &client;
+                    scope.spawn(move || {
+                        for n in 0..RECORDS {
+                            let mut whole = vec![u8::try_from(sender).unwrap()];
+                            whole.extend(record(sender, n));
+                            client.blocking().send_all(&whole).unwrap();
+                        }
+                    });
+                }
+                let mut received = [0; SENDERS];
+                let mut whole = [0; 1 + SIZE];
+                while received.iter().sum::<usize>() < SENDERS * RECORDS {
+                    server.blocking().recv_exact(&mut whole).unwrap();
+                    let sender = usize::from(whole[0]);
+                    check(sender as u64, received[sender] * SIZE, &whole[1..]);
+                    received[sender] += 1;
+                }
+            });
+        });
+    }
+}
+
 #[test]
 fn what_another_thread_does_ends_a_blocked_call() {
     let _one = alone("what_another_thread_does_ends_a_blocked_call");

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use super::Driver;
 use super::link::Traffic;
-use crate::rnic::{Attended, AttendedWait, PolledSleep, Qp, Ready};
+use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait, PolledSleep, Qp};
 
 impl<L: Traffic> Driver<L> {
     pub(super) fn attend_link(&mut self, qp: Qp) -> bool {
@@ -38,12 +38,16 @@ impl<L: Traffic> Driver<L> {
         Some(if link.base().queued { Attended::Ready } else { found })
     }
 
-    pub(super) fn announce_attended_sleep(&mut self, qp: Qp) -> Option<AttendedWait> {
+    pub(super) fn announce_attended_sleep(
+        &mut self,
+        qp: Qp,
+        how: AttendedBlock,
+    ) -> Option<AttendedWait> {
         if self.look_at_attended(qp)? == Attended::Ready {
             return Some(AttendedWait::Ready);
         }
         let link = self.links.get_mut(self.link_of(qp)?).ok()?;
-        Some(link.sleep_attended())
+        Some(link.sleep_attended(how))
     }
 
     pub(super) fn announce_polled_sleep(&mut self, qp: Qp, end: BorrowedFd<'_>) -> PolledSleep {
@@ -61,9 +65,9 @@ impl<L: Traffic> Driver<L> {
         link.map_or(0, Traffic::take_polled_rings)
     }
 
-    pub(super) fn note_attended(&mut self, qp: Qp, ready: Ready) {
+    pub(super) fn note_attended(&mut self, qp: Qp, end: AttendedEnd<'_>) {
         if let Some(id) = self.link_of(qp) {
-            L::wake_attended(self, id, ready);
+            L::wake_attended(self, id, end);
         }
     }
 }

@@ -17,8 +17,9 @@ use crate::iwarp::RxBuf;
 use crate::iwarp::TxWr;
 use crate::mem::Key;
 use crate::rnic::{
-    Attended, AttendedWait, ConnParam, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts,
-    PolledSleep, Qp, QpState, Ready, RnicError, StarvedListener,
+    Attended, AttendedBlock, AttendedEnd, AttendedWait, ConnParam, DeferredEnd, DeferredWrite,
+    Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, PolledSleep, Qp, QpState, Ready, RnicError,
+    StarvedListener,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -246,6 +247,12 @@ pub trait Traffic: LinkSetup {
 
     /// Lets everything that was posted to a link leave.
     fn flush(driver: &mut Driver<Self>, id: u32, now: Time);
+    /// Rings the doorbell, and leaves the write to the caller (`Rnic::defer_flush`).
+    fn defer_flush(_driver: &mut Driver<Self>, _id: u32, _now: Time) -> Option<DeferredWrite> {
+        None
+    }
+    /// Such a write has ended (`Rnic::end_deferred`).
+    fn end_deferred(_driver: &mut Driver<Self>, _end: DeferredEnd, _now: Time) {}
     /// Ends the connection of a link.
     fn disconnect(
         driver: &mut Driver<Self>,
@@ -259,7 +266,7 @@ pub trait Traffic: LinkSetup {
         None
     }
     /// Announces the sleep of the thread that attends a link which `peek_attended` found idle.
-    fn sleep_attended(&mut self) -> AttendedWait {
+    fn sleep_attended(&mut self, _how: AttendedBlock) -> AttendedWait {
         AttendedWait::Ready
     }
     /// True if the peer can make a descriptor readable that the program polls.
@@ -274,9 +281,12 @@ pub trait Traffic: LinkSetup {
     fn take_polled_rings(&mut self) -> u32 {
         0
     }
-    /// The thread that attends a link found its descriptor ready, or the link has work
-    /// (`Rnic::wake_attended`).
-    fn wake_attended(driver: &mut Driver<Self>, id: u32, ready: Ready);
+    /// Looks in memory for work of a link that a thread attends (`Rnic::poll_attended`).
+    fn poll_attended(&self) -> Option<bool> {
+        None
+    }
+    /// The wait of the thread that attends a link has ended (`Rnic::wake_attended`).
+    fn wake_attended(driver: &mut Driver<Self>, id: u32, end: AttendedEnd<'_>);
     /// Begins to leave a link to the thread that attends it.
     fn begin_attendance(driver: &mut Driver<Self>, id: u32);
     /// Takes a link back.

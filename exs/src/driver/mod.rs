@@ -50,9 +50,10 @@ use crate::iwarp::RxBuf;
 use crate::mem::{Access, Key, Segment};
 use crate::rnic::table::IdTable;
 use crate::rnic::{
-    Attended, AttendedWait, Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv,
-    EagerSend, HEAD, ListenOpts, Listener, Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic,
-    RnicError, RnicEvent, SendWr, Srq, StarvedListener, Wc,
+    Attended, AttendedBlock, AttendedEnd, AttendedWait, Caps, ConnParam, ConnReq, Cq, DeferredEnd,
+    DeferredWrite, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener,
+    Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq,
+    StarvedListener, Wc,
 };
 use crate::sys::{IoVec, RandomSource};
 use crate::time::Time;
@@ -291,20 +292,29 @@ impl<L: Traffic> Rnic for Driver<L> {
     fn prepare_sleep(&mut self) -> bool {
         L::prepare_sleep(self)
     }
+    fn defer_flush(&mut self, qp: Qp, now: Time) -> Option<DeferredWrite> {
+        self.link_of(qp).and_then(|id| L::defer_flush(self, id, now))
+    }
+    fn end_deferred(&mut self, end: DeferredEnd, now: Time) {
+        L::end_deferred(self, end, now);
+    }
     fn attend(&mut self, qp: Qp) -> bool {
         self.attend_link(qp)
     }
     fn unattend(&mut self, qp: Qp) -> bool {
         self.unattend_link(qp)
     }
-    fn sleep_attended(&mut self, qp: Qp) -> Option<AttendedWait> {
-        self.announce_attended_sleep(qp)
+    fn sleep_attended(&mut self, qp: Qp, how: AttendedBlock) -> Option<AttendedWait> {
+        self.announce_attended_sleep(qp, how)
+    }
+    fn poll_attended(&mut self, qp: Qp) -> Option<bool> {
+        self.links.get(self.link_of(qp)?).ok()?.poll_attended()
     }
     fn peek_attended(&mut self, qp: Qp) -> Option<Attended> {
         self.look_at_attended(qp)
     }
-    fn wake_attended(&mut self, qp: Qp, ready: Ready) {
-        self.note_attended(qp, ready);
+    fn wake_attended(&mut self, qp: Qp, end: AttendedEnd<'_>) {
+        self.note_attended(qp, end);
     }
     fn can_sleep_polled(&self, qp: Qp) -> bool {
         let link = self.link_of(qp).and_then(|id| self.links.get(id).ok());

@@ -338,6 +338,17 @@ impl<'a> Gather<'a> {
         }
     }
 
+    /// Appends all bytes to `out`. Returns false, and appends nothing, if they are not in one piece
+    /// of the batch's own memory, or more than `most`.
+    pub fn copy_to(&self, out: &mut Vec<u8>, most: usize) -> bool {
+        let [BatchPiece::Arena { off, len }] = self.pieces else { return false };
+        if self.more || len - self.skip > most {
+            return false;
+        }
+        out.extend_from_slice(&self.arena[off + self.skip..off + len]);
+        true
+    }
+
     /// Calls `f` for each piece in order, at most [`MAX_CHUNKS`] times. Pieces beyond that come
     /// in the next step.
     pub fn for_each(&self, f: &mut dyn FnMut(GatherChunk<'a>)) {

@@ -5,7 +5,7 @@
 //! the message on its connection and all of it lies in one FPDU. Anything unusual goes through
 //! the posted path, which also finds out what is wrong with it.
 
-use super::batch::TxPool;
+use super::batch::{Gather, SendStep, TxPool};
 use super::rx::head_end;
 use super::state::{ConnState, SendHalf};
 use super::tx::{Fpdu, max_payload, untagged};
@@ -68,6 +68,16 @@ impl IwarpEngine {
         fpdu.end();
         self.tx.built += (batch.len() - before) as u64;
         true
+    }
+
+    /// Returns what leaves next, if it is nothing but SENDs of [`IwarpEngine::try_send_eager`] and
+    /// nothing follows them.
+    pub fn eager_batch(&self) -> Option<Gather<'_>> {
+        let batch = self.tx.batch.as_ref().filter(|b| !b.is_done() && self.can_send_eager())?;
+        match batch.step() {
+            SendStep::Gather(gather) => Some(gather),
+            SendStep::File { .. } | SendStep::Idle | SendStep::Shutdown => None,
+        }
     }
 
     /// Returns true if nothing comes before the next SEND.

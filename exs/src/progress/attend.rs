@@ -5,22 +5,27 @@
 //! takes two switches of threads more than the kernel needs. So such a thread attends its
 //! connection. It sleeps on the connection's own descriptor, and runs the engine for messages that
 //! came there. The background thread then leads for all other connections.
+//!
+//! Where memory shows what comes, the thread looks there for a moment before it sleeps, as long as
+//! that pays ([`Pace`](super::pace::Pace)). A peer that answers meanwhile need not wake it.
 
+use std::cell::Cell;
+use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::Error;
 use super::context::Context;
-use super::engine::SockId;
+use super::engine::{Engine, SockId};
 use super::lead::Lead;
 use super::pace::AT_HAND;
 use super::queue::QueueCore;
-use super::spin::NOBODY;
+use super::spin::{LOOKS, NOBODY};
 use super::wait::{Waited, io_error};
 use super::waiter::{Waiter, waiter};
-use crate::rnic::{AttendedWait, Ready};
+use crate::rnic::{ATTENDED_READ, AttendedBlock, AttendedEnd, AttendedWait, Ready};
 use crate::sys::{HeldSignals, wait_ready};
 use crate::time::Time;
 
@@ -34,6 +39,11 @@ pub(crate) enum Awaited {
     CannotAttend,
 }
 
+thread_local! {
+    /// The memory into which the thread reads.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// The wait of a thread that attends a connection.
 struct AttendedQueue<'a> {
     queue: &'a QueueCore,
@@ -42,6 +52,16 @@ struct AttendedQueue<'a> {
     deadline: Option<Time>,
     /// Signals that the thread lets in only while it sleeps. None: it holds no signals back.
     held: Option<HeldSignals>,
+    /// The memory into which the thread reads.
+    room: Vec<u8>,
+}
+
+/// How a sleep ended.
+enum Slept {
+    /// The connection may be ready.
+    Ready(Ready),
+    /// The thread has read this many bytes, or could not.
+    Read(io::Result<usize>),
 }
 
 impl Context {
@@ -67,8 +87,8 @@ impl Context {
         }
         self.reliance.note_wait();
         let deadline = timeout.map(|t| self.now() + t);
-        let peek = if exact { Some(AT_HAND) } else { timeout };
-        if self.first_peek(queue, 1, peek, NOBODY) != Waited::InVain {
+        // Events that are there, or come within `AT_HAND`, do not count as waiting.
+        if exact && self.first_peek(queue, 1, Some(AT_HAND), NOBODY) != Waited::InVain {
             return Ok(Awaited::There);
         }
         let waiter = waiter()?;
@@ -76,13 +96,15 @@ impl Context {
         waiter.min.store(1, Ordering::SeqCst);
         queue.enlist(&waiter);
         let held = exact.then(HeldSignals::new);
-        let wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held };
-        let result = self.attend(&wait);
+        let room = ROOM.try_with(Cell::take).unwrap_or_default();
+        let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room };
+        let result = self.attend(&mut wait);
+        let _ = ROOM.try_with(|room| room.set(wait.room));
         queue.delist(&waiter);
         result
     }
 
-    fn attend(&self, wait: &AttendedQueue<'_>) -> Result<Awaited, Error> {
+    fn attend(&self, wait: &mut AttendedQueue<'_>) -> Result<Awaited, Error> {
         let AttendedQueue { queue, id, waiter, .. } = *wait;
         let mut engine = self.lock();
         if !engine.attend(id, waiter) {
@@ -90,11 +112,22 @@ impl Context {
         }
         // The first turn rings the doorbell for sends that wait for it.
         let mut turn = engine.has_lazy();
-        let (mut ready, mut end) = (None, None);
+        if !turn {
+            engine = self.peek_at_connection(engine, wait);
+        }
+        let (mut slept, mut end) = (None, None);
+        let mut how = wait.block();
         loop {
             let now = self.clock.now_locked(None);
-            if let Some(ready) = ready.take() {
-                engine.run_attended(id, ready, now);
+            match slept.take() {
+                Some(Slept::Ready(ready)) => {
+                    engine.run_attended(id, AttendedEnd::Ready(ready), now);
+                }
+                Some(Slept::Read(read)) => {
+                    let read = read.map(|n| &wait.room[..n]);
+                    engine.run_attended(id, AttendedEnd::Read(read), now);
+                }
+                None => {}
             }
             if turn && queue.is_empty() {
                 turn = engine.run(now, false);
@@ -109,19 +142,22 @@ impl Context {
                 self.finish(engine, Some(waiter));
                 return end;
             }
-            let sleep = engine.sleep_attended(id).filter(|sleep| wait.can_sleep(sleep));
+            let sleep = engine.sleep_attended(id, how).filter(|sleep| wait.can_sleep(sleep));
             if sleep.is_none() {
                 engine.unattend(id);
             }
             self.finish(engine, Some(waiter));
             match sleep {
                 None => return Ok(Awaited::CannotAttend),
+                // The thread must sleep where others can wake it.
+                Some(AttendedWait::Stream(_)) if turn => slept = Some(Slept::Read(not_yet())),
                 Some(_) if turn => {}
                 Some(sleep) => {
                     self.sleeps.fetch_add(1, Ordering::Relaxed);
-                    match wait.sleep(&sleep, now) {
-                        Ok(found) => ready = Some(found),
-                        Err(e) => end = Some(Err(e)),
+                    (slept, end) = wait.sleep(&sleep, now);
+                    if matches!(&slept, Some(Slept::Read(Err(_)))) {
+                        // It takes long, so the thread sleeps where others can wake it.
+                        how = AttendedBlock::Poll;
                     }
                     // A whole turn handles all that is not a message.
                     turn = true;
@@ -130,6 +166,50 @@ impl Context {
             engine = self.lock();
         }
     }
+
+    /// Looks in memory for what comes on the connection, if that has lately paid. Another thread
+    /// can have the engine between the looks.
+    fn peek_at_connection<'a>(
+        &'a self,
+        mut engine: MutexGuard<'a, Engine>,
+        wait: &AttendedQueue<'_>,
+    ) -> MutexGuard<'a, Engine> {
+        let AttendedQueue { queue, id, .. } = *wait;
+        if engine.poll_attended(id).is_none() {
+            return engine;
+        }
+        let crowded = self.attention.is_crowded(self.clock.about());
+        let Some(limit) = queue.pace().peek_attended(crowded) else { return engine };
+        let until = self.clock.about() + limit;
+        let found = loop {
+            let mut looks = 0;
+            while looks < LOOKS && engine.poll_attended(id) == Some(false) {
+                looks += 1;
+                if self.posters.load(Ordering::Relaxed) > 0 {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            if engine.poll_attended(id) != Some(false) || !queue.is_empty() {
+                break true;
+            }
+            if self.clock.about() >= until {
+                break false;
+            }
+            drop(engine);
+            while self.posters.load(Ordering::Relaxed) > 0 {
+                std::hint::spin_loop();
+            }
+            engine = self.lock();
+        };
+        queue.pace().note_peek_attended(found);
+        engine
+    }
+}
+
+/// The outcome of a read that the thread did not begin.
+fn not_yet() -> io::Result<usize> {
+    Err(io::ErrorKind::WouldBlock.into())
 }
 
 impl AttendedQueue<'_> {
@@ -139,12 +219,40 @@ impl AttendedQueue<'_> {
         self.held.is_none() || !matches!(sleep, AttendedWait::Word(_))
     }
 
+    /// How the thread can block. A read has a time limit of its own, and cannot let signals in.
+    fn block(&self) -> AttendedBlock {
+        match self.held.is_none() && self.deadline.is_none() {
+            true => AttendedBlock::Read,
+            false => AttendedBlock::Poll,
+        }
+    }
+
     /// Sleeps until the connection is ready, another thread wakes this thread, or the deadline
-    /// passes. The thread may wake sooner.
-    fn sleep(&self, sleep: &AttendedWait, now: Time) -> Result<Ready, Error> {
+    /// passes. The thread may wake sooner. The second value is an error that ends the wait.
+    fn sleep(
+        &mut self,
+        sleep: &AttendedWait,
+        now: Time,
+    ) -> (Option<Slept>, Option<Result<Awaited, Error>>) {
+        if let AttendedWait::Stream(stream) = sleep {
+            self.room.resize(ATTENDED_READ, 0);
+            return match stream.read_blocking(&mut self.room) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                    (Some(Slept::Read(not_yet())), Some(Err(Error::Interrupted)))
+                }
+                read => (Some(Slept::Read(read)), None),
+            };
+        }
+        match self.sleep_in_poll(sleep, now) {
+            Ok(ready) => (Some(Slept::Ready(ready)), None),
+            Err(e) => (None, Some(Err(e))),
+        }
+    }
+
+    fn sleep_in_poll(&self, sleep: &AttendedWait, now: Time) -> Result<Ready, Error> {
         let left = self.deadline.map(|deadline| deadline.since(now));
         match sleep {
-            AttendedWait::Ready => Ok(Ready::default()),
+            AttendedWait::Ready | AttendedWait::Stream(_) => Ok(Ready::default()),
             AttendedWait::Descriptor { fd, write } => {
                 let bell = &self.waiter.fd;
                 let found = wait_ready((*fd, *write), bell.as_raw_fd(), left, self.held.as_ref())

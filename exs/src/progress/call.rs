@@ -1,6 +1,7 @@
 //! A call of the API on the engine: its time, and what it leaves behind.
 
 use super::lazy_now::LazyNow;
+use crate::rnic::DeferredWrite;
 use crate::session::Doorbell;
 use crate::sys::Clock;
 use crate::time::Time;
@@ -33,6 +34,12 @@ impl Ringing {
     }
 }
 
+/// A system call that the thread makes when it has released the engine.
+pub(super) struct Deferred {
+    pub(super) device: usize,
+    pub(super) write: DeferredWrite,
+}
+
 /// A call. Context and engine pass it down to the code that runs the call, and the context asks it
 /// afterwards for the work that is left.
 pub(crate) struct Call<'a> {
@@ -40,13 +47,15 @@ pub(crate) struct Call<'a> {
     ringing: Ringing,
     /// The call has taken the eager path, which leaves nothing to settle.
     eager: bool,
+    /// The write that the call has left to its thread.
+    deferred: Option<Deferred>,
 }
 
 impl<'a> Call<'a> {
     /// The caller must hold the engine's lock for as long as the call lives.
     #[inline]
     pub(super) fn new(clock: &'a Clock, ringing: Ringing) -> Call<'a> {
-        Call { time: LazyNow::new(clock), ringing, eager: false }
+        Call { time: LazyNow::new(clock), ringing, eager: false, deferred: None }
     }
 
     /// The time of the call. It stays the same.
@@ -73,6 +82,17 @@ impl<'a> Call<'a> {
             (_, true) => Ringing::LazyBurst,
             (_, false) => Ringing::Lazy,
         };
+    }
+
+    /// Leaves a write to the thread.
+    pub(super) fn defer(&mut self, write: Deferred) {
+        self.deferred = Some(write);
+    }
+
+    /// Takes the write that the thread must make.
+    #[inline]
+    pub(super) fn take_deferred(&mut self) -> Option<Deferred> {
+        self.deferred.take()
     }
 
     /// Notes that an operation has taken the eager path.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Error;
-use super::call::{Call, Ringing};
+use super::call::{Call, Deferred, Ringing};
 use super::companions;
 use super::devices::Devices;
 use super::drive::Drive;
@@ -240,10 +240,25 @@ impl Context {
             }
         }
         self.finish(engine, None);
+        if let Some(deferred) = call.take_deferred() {
+            self.write_deferred(deferred);
+        }
         if crosses {
             companions::note(self.shard);
         }
         result
+    }
+
+    /// Makes a write that the engine has left to this thread.
+    #[inline(never)]
+    fn write_deferred(&self, deferred: Deferred) {
+        let Deferred { device, write } = deferred;
+        if let Some(end) = write.run() {
+            let mut engine = self.lock();
+            let now = self.clock.now_locked(None);
+            engine.end_deferred(device, end, now);
+            self.finish(engine, None);
+        }
     }
 
     /// Releases the lock, and wakes the threads that the engine has listed, except `me`, which is

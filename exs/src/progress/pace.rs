@@ -35,6 +35,11 @@ const PROBE: u32 = 256;
 /// How long a thread peeks. What a device answers at once needs no round with system calls. Where the
 /// peer shares this processor a peek is time lost, so a peek must have paid lately.
 const PEEK: Duration = Duration::from_micros(25);
+/// How long a thread peeks at the connection that it attends. A sleep, and the call that ends it,
+/// cost less than this, so a peek that misses must be rare.
+const ATTENDED_PEEK: Duration = Duration::from_micros(8);
+/// After a miss of such a peek only each of this many waits peeks.
+const ATTENDED_PROBE: u32 = 32;
 /// How long a queue that polls busily peeks, as some devices are slower.
 const BUSY_PEEK: Duration = Duration::from_micros(100);
 /// How long a peek is before signals are held back, which takes two system calls: what comes within
@@ -56,12 +61,19 @@ pub(super) struct Pace {
     policy: AtomicU8,
     spin_misses: AtomicU32,
     peek_misses: AtomicU32,
+    /// Waits for an attended connection since the last peek there that found something.
+    attended_misses: AtomicU32,
 }
 
 impl Pace {
     pub(super) fn new(policy: WaitPolicy) -> Pace {
-        let (spin_misses, peek_misses) = (AtomicU32::new(0), AtomicU32::new(0));
-        let pace = Pace { policy: AtomicU8::new(0), spin_misses, peek_misses };
+        let zero = || AtomicU32::new(0);
+        let pace = Pace {
+            policy: AtomicU8::new(0),
+            spin_misses: zero(),
+            peek_misses: zero(),
+            attended_misses: zero(),
+        };
         pace.set_policy(policy);
         pace
     }
@@ -132,6 +144,31 @@ impl Pace {
         let next = if paid { 0 } else { misses.wrapping_add(1) };
         if next != misses {
             self.peek_misses.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// How long a thread peeks at the connection that it attends, before it sleeps. `crowded`: other
+    /// programs want the processors. None: it sleeps at once.
+    pub(super) fn peek_attended(&self, crowded: bool) -> Option<Duration> {
+        let misses = self.attended_misses.load(Ordering::Relaxed);
+        let due = misses.is_multiple_of(ATTENDED_PROBE);
+        let peek = match self.policy() {
+            WaitPolicy::Notify => None,
+            WaitPolicy::BusyPoll => return Some(BUSY_PEEK),
+            WaitPolicy::Adaptive => (due && !crowded).then_some(ATTENDED_PEEK),
+        };
+        if peek.is_none() {
+            self.attended_misses.store(misses.wrapping_add(1), Ordering::Relaxed);
+        }
+        peek
+    }
+
+    /// Such a peek has ended.
+    pub(super) fn note_peek_attended(&self, found: bool) {
+        let misses = self.attended_misses.load(Ordering::Relaxed);
+        let next = if found { 0 } else { misses.wrapping_add(1) };
+        if next != misses {
+            self.attended_misses.store(next, Ordering::Relaxed);
         }
     }
 }
@@ -263,6 +300,28 @@ mod tests {
         (0..10).for_each(|_| pace.note_peek(Some(AT_HAND), false));
         assert_eq!(pace.peek(None), Some(PEEK));
         assert_eq!(pace.peek(Some(AT_HAND)), Some(AT_HAND));
+    }
+
+    #[test]
+    fn a_peek_at_an_attended_connection_must_have_paid() {
+        let pace = Pace::new(ADAPTIVE);
+        let waits = |count: u32, found: bool| -> u32 {
+            let peeks = |_: &u32| {
+                let peek = pace.peek_attended(false);
+                if peek.is_some() {
+                    pace.note_peek_attended(found);
+                }
+                peek.is_some()
+            };
+            (0..count).filter(peeks).count().try_into().unwrap()
+        };
+        assert_eq!(waits(10, true), 10);
+        assert_eq!(waits(ATTENDED_PROBE, false), 1, "a miss ends it");
+        assert_eq!(waits(2 * ATTENDED_PROBE, false), 2, "probes");
+        assert_eq!(waits(10, true), 10, "a probe brings it back");
+        assert_eq!(pace.peek_attended(true), None, "other programs want the processors");
+        let quiet = Pace::new(WaitPolicy::Notify);
+        assert_eq!(quiet.peek_attended(false), None);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) const USUAL_TURN: u64 = 10_000;
 const UNYIELDING: Duration = Duration::from_micros(50);
 /// Looks at memory in one hold of the engine's lock. To take the lock, to release it and to read
 /// the clock costs more than a look.
-const LOOKS: u32 = 16;
+pub(super) const LOOKS: u32 = 16;
 /// A thread rests between two looks by system calls, for the time of a look divided by this number.
 /// Each look takes the lock of a socket, and a peer that is about to write to the socket would wait
 /// for that lock.

@@ -1,8 +1,13 @@
 //! Connections that a thread attends: it waits for what happens there itself, outside of the reactor.
 
+use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
-use crate::sys::SharedWord;
+use crate::sys::{SharedStream, SharedWord};
+
+/// The most bytes that a thread reads which waits for a stream.
+pub const ATTENDED_READ: usize = 4 << 10;
 
 /// What a thread that attends a connection waits for ([`Rnic::sleep_attended`](super::Rnic)).
 #[derive(Debug)]
@@ -17,8 +22,30 @@ pub enum AttendedWait {
         /// The connection waits for room to write, too.
         write: bool,
     },
+    /// The peer sends bytes. The thread reads up to [`ATTENDED_READ`] of them itself, in a call that
+    /// waits for them for a limited time. No other thread reads meanwhile.
+    Stream(Arc<SharedStream>),
     /// The peer changes a word of shared memory.
     Word(SharedWord),
+}
+
+/// How a thread that attends a connection can wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttendedBlock {
+    /// In a call that waits for several descriptors.
+    Poll,
+    /// In a call that reads, too. Other threads can end such a wait only by ending the connection.
+    Read,
+}
+
+/// What ended the wait of a thread that attends a connection ([`Rnic::wake_attended`](super::Rnic)).
+#[derive(Debug)]
+pub enum AttendedEnd<'a> {
+    /// The descriptor is ready, or may be; or the word has changed.
+    Ready(super::Ready),
+    /// The thread has read these bytes; none at the end of the stream. `WouldBlock`: no bytes came in
+    /// time.
+    Read(io::Result<&'a [u8]>),
 }
 
 /// What a thread that attends a connection would find.

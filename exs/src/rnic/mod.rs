@@ -26,7 +26,8 @@ pub(crate) mod table;
 mod types;
 
 pub use crate::mem::{Access, Key};
-pub use attend::{Attended, AttendedWait, PolledSleep};
+pub use crate::sys::{DeferredEnd, DeferredWrite};
+pub use attend::{ATTENDED_READ, Attended, AttendedBlock, AttendedEnd, AttendedWait, PolledSleep};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
@@ -135,6 +136,14 @@ pub trait Rnic: Send {
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError>;
     /// Rings the doorbell: puts posted WRs on the wire, as many as it takes now.
     fn flush(&mut self, qp: Qp, now: Time);
+    /// Rings the doorbell, but leaves the write to the caller, which makes it when it no longer has
+    /// the RNIC. Returns None, and does nothing, if that is not possible: the caller must call
+    /// [`Rnic::flush`].
+    fn defer_flush(&mut self, _qp: Qp, _now: Time) -> Option<DeferredWrite> {
+        None
+    }
+    /// Reports the end of such a write: not all bytes have left, or the RNIC has more to write.
+    fn end_deferred(&mut self, _end: DeferredEnd, _now: Time) {}
     /// Sends a small message eagerly: `head` writes the header and returns its length, and
     /// `payload` follows. The message is complete when this returns, as an unsignalled inline
     /// SEND is. It is on the wire too, unless a doorbell costs a system call. The peer gets it by
@@ -282,11 +291,16 @@ pub trait Rnic: Send {
     }
     /// Announces that the thread which attends the connection is about to sleep, and says what it
     /// must wait for. Returns None if no thread can attend it any more.
-    fn sleep_attended(&mut self, _qp: Qp) -> Option<AttendedWait> {
+    fn sleep_attended(&mut self, _qp: Qp, _how: AttendedBlock) -> Option<AttendedWait> {
         None
     }
-    /// Reports that the thread which attends the connection found its descriptor ready.
-    fn wake_attended(&mut self, _qp: Qp, _ready: Ready) {}
+    /// Reports what ended the wait of the thread that attends the connection.
+    fn wake_attended(&mut self, _qp: Qp, _end: AttendedEnd<'_>) {}
+    /// As `poll_memory`, for one connection, which a thread attends. Returns true if there is
+    /// something to do. Returns None if memory does not show that.
+    fn poll_attended(&mut self, _qp: Qp) -> Option<bool> {
+        None
+    }
     /// True if the peer of this connection can make a descriptor readable that the program polls.
     fn can_sleep_polled(&self, _qp: Qp) -> bool {
         false

@@ -9,8 +9,8 @@ use super::{ShmParts, ShmRnic};
 use crate::driver::{LinkOwner, Source, Traffic, flushed};
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{
-    Attended, AttendedWait, CmEvent, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD,
-    PolledSleep, Qp, QpState, Ready, RnicError, TermCode, WcOp, WcStatus,
+    Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, Disconnect, DisconnectCause,
+    EagerRecv, EagerSend, HEAD, PolledSleep, Qp, QpState, RnicError, TermCode, WcOp, WcStatus,
 };
 use crate::sys::{IoVec, waits_for_words};
 use crate::time::Time;
@@ -104,7 +104,7 @@ impl Traffic for Box<ShmLink> {
             false => Attended::Idle { for_room: self.tx.waits_for_peer() },
         })
     }
-    fn sleep_attended(&mut self) -> AttendedWait {
+    fn sleep_attended(&mut self, _: AttendedBlock) -> AttendedWait {
         self.arm_attended().map_or(AttendedWait::Ready, AttendedWait::Word)
     }
     fn can_sleep_polled(&self) -> bool {
@@ -116,7 +116,10 @@ impl Traffic for Box<ShmLink> {
     fn take_polled_rings(&mut self) -> u32 {
         self.wake_up.polled.take_rings()
     }
-    fn wake_attended(driver: &mut ShmRnic, id: u32, _: Ready) {
+    fn poll_attended(&self) -> Option<bool> {
+        Some(self.has_work() || self.socket.hung_up)
+    }
+    fn wake_attended(driver: &mut ShmRnic, id: u32, _: AttendedEnd<'_>) {
         driver.parts.woken = Some(id);
     }
     fn begin_attendance(driver: &mut ShmRnic, id: u32) {

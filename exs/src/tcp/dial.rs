@@ -1,6 +1,7 @@
 //! The connecting side: a TCP connect, then an engine.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use mio::Interest;
@@ -31,7 +32,7 @@ pub(super) struct SoftDial {
 const DEFAULT_MSS: usize = 536;
 
 /// The segment size of a connection, in bytes.
-pub(super) fn mss(stream: &TcpStream) -> usize {
+pub(super) fn mss(stream: &impl AsFd) -> usize {
     sys::max_segment(stream).ok().filter(|m| *m > 0).unwrap_or(DEFAULT_MSS)
 }
 

@@ -1,5 +1,7 @@
 //! The two directions of a TCP connection, and its end.
 
+use super::deferred::Remainder;
+
 /// Bytes after which a connection within this host gets a large receive buffer. It takes two system
 /// calls, which connections that carry less do without.
 const NARROW: usize = 32 << 10;
@@ -62,6 +64,8 @@ pub(super) struct Outbound {
     pub(super) doorbell_rung: bool,
     /// It was shut down.
     pub(super) shut: bool,
+    /// What a deferred write has left. It leaves before anything else.
+    pub(super) remainder: Remainder,
     /// Bytes sent since they were counted last, for the deadline of an orderly close.
     pub(super) sent: u64,
 }

@@ -14,9 +14,9 @@ use crate::time::Time;
 /// Bytes of the lookahead that were read and not handled: from `at` to `end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnparsedBytes {
-    link: u32,
-    at: usize,
-    end: usize,
+    pub(super) link: u32,
+    pub(super) at: usize,
+    pub(super) end: usize,
 }
 
 impl SoftRnic {

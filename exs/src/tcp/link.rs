@@ -8,16 +8,19 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use mio::net::TcpStream;
 
+use super::attend::Attendant;
+use super::deferred::share;
 use super::directions::{Ending, Inbound, Intake, LOOKAHEAD_MIN, Outbound};
 use super::short_write::ShortWrite;
 use crate::driver::{LinkBase, LinkOwner};
 use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, SendStep, TxPool};
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
 use crate::rnic::Ready;
-use crate::sys::{self, IoVec, IoVecMut};
+use crate::sys::{self, IoVec, IoVecMut, SharedStream};
 
 /// Bytes of the lookahead buffer.
 pub(super) const LOOKAHEAD: usize = 64 << 10;
@@ -30,7 +33,7 @@ const FILE_STEP: usize = 1 << 20;
 pub struct SoftLink {
     /// The driver's part. `stalled`: it waits for receives of its SRQ.
     pub(super) base: LinkBase,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Arc<SharedStream>,
     /// Our address, and the peer's.
     pub(super) addrs: (SocketAddr, SocketAddr),
     pub(super) engine: IwarpEngine,
@@ -43,6 +46,7 @@ pub struct SoftLink {
     pub(super) outbound: Outbound,
     pub(super) short_write: ShortWrite,
     pub(super) ending: Ending,
+    pub(super) attendant: Attendant,
     /// Nothing has moved since the last look for idle links.
     pub(super) idle: bool,
 }
@@ -96,7 +100,7 @@ impl SoftLink {
     ) -> SoftLink {
         SoftLink {
             base: LinkBase::new(owner),
-            stream,
+            stream: share(stream),
             addrs,
             engine,
             ready: Ready { readable, writable: true, hup: false },
@@ -106,6 +110,7 @@ impl SoftLink {
             outbound: Outbound::default(),
             short_write: ShortWrite::default(),
             ending: Ending::Orderly,
+            attendant: Attendant::default(),
             idle: false,
         }
     }
@@ -123,6 +128,11 @@ impl SoftLink {
         self.engine.handle_broken(broken_errno(e));
     }
 
+    /// True if there may be bytes, and no thread that attends the link reads them.
+    fn may_read(&self) -> bool {
+        self.ready.readable && !self.attendant.reads
+    }
+
     /// Reads and handles up to about `budget` bytes.
     pub(super) fn receive(
         &mut self,
@@ -138,7 +148,7 @@ impl SoftLink {
             }
             return pass;
         }
-        while self.ready.readable && self.inbound.is_readable() && !self.base.stalled {
+        while self.may_read() && self.inbound.is_readable() && !self.base.stalled {
             if pass.received >= budget {
                 pass.more = true;
                 break;
@@ -221,11 +231,11 @@ impl SoftLink {
 
     /// recvmsg(2) for `asked` bytes. Returns 0 if none came, and records why.
     fn read(&mut self, vecs: &mut [IoVecMut<'_>], asked: usize) -> usize {
-        let read = sys::receive(&self.stream, vecs);
+        let read = sys::receive(&*self.stream, vecs);
         self.note_read(read, asked)
     }
 
-    fn note_read(&mut self, read: io::Result<usize>, asked: usize) -> usize {
+    pub(super) fn note_read(&mut self, read: io::Result<usize>, asked: usize) -> usize {
         let n = match read {
             Ok(0) => {
                 self.end_of_file();
@@ -242,7 +252,7 @@ impl SoftLink {
             }
         };
         if self.intake.outgrows(n) {
-            sys::roomy_within_host(&self.stream, self.addrs.0, self.addrs.1);
+            sys::roomy_within_host(&*self.stream, self.addrs.0, self.addrs.1);
         }
         // Fewer bytes than asked for: no more are there, and new ones make a new edge. An end that was
         // reported already makes no further edge.
@@ -278,7 +288,7 @@ impl SoftLink {
 
     /// Reads bytes that may be eager messages into the lookahead. Returns their number.
     pub(super) fn read_ahead(&mut self, lookahead: &mut [u8]) -> usize {
-        let quiet = self.ready.readable && self.inbound == Inbound::Open && !self.base.stalled;
+        let quiet = self.may_read() && self.inbound == Inbound::Open && !self.base.stalled;
         if !quiet || !self.engine.can_recv_eager() {
             return 0;
         }
@@ -294,7 +304,7 @@ impl SoftLink {
     /// The caller must pass the end to [`SoftLink::handle_read_end`] once the bytes before are handled.
     pub(super) fn read_more(&mut self, lookahead: &mut [u8]) -> Result<usize, ReadEnd> {
         let asked = lookahead.len();
-        match sys::receive(&self.stream, &mut [IoVecMut::new(lookahead)]) {
+        match sys::receive(&*self.stream, &mut [IoVecMut::new(lookahead)]) {
             Ok(0) => Err(ReadEnd(Ok(0))),
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(ReadEnd(Err(e))),
             read => Ok(self.note_read(read, asked)),
@@ -357,6 +367,12 @@ impl SoftLink {
 
     /// One step of the engine. None if there is nothing to send, or no room.
     fn transmit_once(&mut self, pool: &mut TxPool) -> Option<usize> {
+        if !self.stream.may_write() {
+            return None;
+        }
+        if !self.outbound.remainder.is_empty() {
+            return self.send_remainder();
+        }
         let (result, asked, file) = match self.engine.poll_tx(pool) {
             SendStep::Idle => {
                 // Work that remains waits for the peer; the doorbell still counts for it.
@@ -366,7 +382,7 @@ impl SoftLink {
             SendStep::Shutdown => {
                 self.outbound.shut = true;
                 // Fails only if the connection is gone, and reads show that.
-                let _ = sys::shutdown_write(&self.stream);
+                let _ = sys::shutdown_write(&*self.stream);
                 return Some(0);
             }
             SendStep::Gather(gather) => {
@@ -375,7 +391,9 @@ impl SoftLink {
             }
             SendStep::File { file, offset, len, .. } => {
                 let len = len.min(FILE_STEP);
-                (sys::send_file(&self.stream, file, offset, len), len, true)
+                // sendfile(2) has no flags.
+                self.attendant.never_block(&self.stream);
+                (sys::send_file(&*self.stream, file, offset, len), len, true)
             }
         };
         match result {
@@ -414,7 +432,7 @@ impl SoftLink {
     /// be read. A TERMINATE among them says more than the error does. So the error is kept, and reads
     /// go on to the end. If the connection is not at fault (EFAULT: the program has unmapped what it
     /// sends), no end would come: then this side ends it.
-    fn fail_sending(&mut self, e: &io::Error) {
+    pub(super) fn fail_sending(&mut self, e: &io::Error) {
         let ours = !is_connection_error(e);
         if !self.inbound.is_readable() || ours {
             if ours {
@@ -429,7 +447,7 @@ impl SoftLink {
 }
 
 /// One gathered write: its result, and the bytes that it was given.
-fn write_gathered(stream: &TcpStream, gather: &Gather<'_>) -> (io::Result<usize>, usize) {
+fn write_gathered(stream: &SharedStream, gather: &Gather<'_>) -> (io::Result<usize>, usize) {
     // Most small messages are one piece: they need no table of 2 KiB.
     let (mut one, mut many);
     let vecs: &mut [IoVec<'_>] = if gather.most() == 1 {

@@ -117,9 +117,9 @@ impl LinkSetup for SoftLink {
         let link = driver.links.get_mut(id)?;
         let addrs = link.addrs;
         if !param.no_delay {
-            let _ = sys::no_delay(&link.stream, false);
+            let _ = sys::no_delay(&*link.stream, false);
         }
-        let config = Config { mss: mss(&link.stream), ..config };
+        let config = Config { mss: mss(&*link.stream), ..config };
         link.engine.accept(config, param.private_data)?;
         for buf in std::mem::take(&mut driver.qps.get_mut(qp.0)?.recvs) {
             // The engine's queue is as deep as the queue pair's.
@@ -193,7 +193,11 @@ impl LinkSetup for SoftLink {
             queue.forget_begun(id);
         }
         if link.ending != Ending::Orderly {
-            let _ = sys::abort_on_close(&link.stream);
+            let _ = sys::abort_on_close(&*link.stream);
+        }
+        if link.attendant.reads {
+            // Ends the read of the thread that attends the link.
+            link.stream.end_reads();
         }
     }
 }

@@ -20,6 +20,8 @@
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock: time comes
 //! in with the calls, as in the floors below.
 
+mod attend;
+mod deferred;
 mod dial;
 mod directions;
 mod eager;

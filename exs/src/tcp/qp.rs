@@ -1,6 +1,9 @@
 //! A link in the tables of the driver: its state, its keys, and the work posted to it.
 
+use std::os::fd::AsRawFd;
+
 use mio::Interest;
+use mio::unix::SourceFd;
 
 use super::SoftRnic;
 use super::files::FileQueue;
@@ -55,22 +58,24 @@ impl Link for SoftLink {
             Watched::Everything => Interest::READABLE | Interest::WRITABLE,
             _ => Interest::READABLE,
         };
+        let fd = self.stream.as_raw_fd();
+        let mut descriptor = SourceFd(&fd);
         match self.watched {
-            Watched::Nothing => reactor.watch(&mut self.stream, source, interest)?,
-            _ => reactor.watch_anew(&mut self.stream, source, interest)?,
+            Watched::Nothing => reactor.watch(&mut descriptor, source, interest)?,
+            _ => reactor.watch_anew(&mut descriptor, source, interest)?,
         }
         self.watched = needs;
         Ok(())
     }
     fn forget(&mut self, reactor: &ReactorShare) {
         if std::mem::replace(&mut self.watched, Watched::Nothing) > Watched::Nothing {
-            reactor.forget(&mut self.stream);
+            reactor.forget(&mut SourceFd(&self.stream.as_raw_fd()));
         }
     }
 
     fn abort(&mut self) {
         // May fail on a connection that is gone: then it is reset already.
-        let _ = sys::abort_on_close(&self.stream);
+        let _ = sys::abort_on_close(&*self.stream);
     }
 
     fn opening_queued(parts: &mut super::SoftParts, id: u32) -> Option<&mut bool> {

@@ -8,12 +8,11 @@ use crate::driver::{Link, LinkOwner, Source, Traffic};
 use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{
-    Attended, AttendedWait, CmEvent, Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp,
-    QpState, Ready, RnicError,
+    Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, DeferredEnd, DeferredWrite,
+    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp, QpState, RnicError,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// Bytes that one connection may move, each way, before the next has its turn.
@@ -84,6 +83,13 @@ impl Traffic for SoftLink {
         }
     }
 
+    fn defer_flush(driver: &mut SoftRnic, id: u32, now: Time) -> Option<DeferredWrite> {
+        driver.defer_write(id, now)
+    }
+    fn end_deferred(driver: &mut SoftRnic, end: DeferredEnd, now: Time) {
+        driver.end_write(end, now);
+    }
+
     fn disconnect(
         driver: &mut SoftRnic,
         qp: Qp,
@@ -117,24 +123,13 @@ impl Traffic for SoftLink {
     }
 
     fn peek_attended(&self) -> Option<Attended> {
-        if self.inbound != Inbound::Open || self.base.stalled {
-            return None;
-        }
-        Some(match self.ready.readable {
-            true => Attended::Ready,
-            false => Attended::Idle { for_room: !self.ready.writable },
-        })
+        self.look_at_attended()
     }
-    fn sleep_attended(&mut self) -> AttendedWait {
-        AttendedWait::Descriptor { fd: self.stream.as_raw_fd(), write: !self.ready.writable }
+    fn sleep_attended(&mut self, how: AttendedBlock) -> AttendedWait {
+        self.sleep(how)
     }
-    fn wake_attended(driver: &mut SoftRnic, id: u32, ready: Ready) {
-        let Ok(link) = driver.links.get_mut(id) else { return };
-        link.note_ready(ready);
-        // Mostly a message has come, and that is all.
-        if ready.hup || ready.writable || !driver.read_eager(id) {
-            driver.enqueue(Source::Link(id));
-        }
+    fn wake_attended(driver: &mut SoftRnic, id: u32, end: AttendedEnd<'_>) {
+        driver.end_attended_sleep(id, end);
     }
     fn begin_attendance(driver: &mut SoftRnic, id: u32) {
         if let Ok(link) = driver.links.get_mut(id) {
@@ -349,8 +344,7 @@ impl SoftRnic {
             return self.drop_link(id);
         }
         self.parts.short_writes.note(id, link, now);
-        // The thread that attends a link waits for room itself.
-        if !link.base.attended && link.watched < link.needs() {
+        if link.lacks_watch() {
             self.keep_watch(id);
         }
         let Ok(link) = self.links.get_mut(id) else { return };

@@ -15,7 +15,7 @@ use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::queue::QueueCore;
 use crate::progress::waiter::Waiter;
-use crate::rnic::{Attended, AttendedWait, Ready};
+use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait};
 use crate::time::Time;
 
 /// The time between two sweeps. It is the time for which the background thread leaves a shard alone
@@ -123,7 +123,11 @@ impl Engine {
 
     /// Announces that the thread which attends the connection sleeps. Returns what the thread must
     /// wait for. None: the thread cannot attend the connection any more.
-    pub(in crate::progress) fn sleep_attended(&mut self, id: SockId) -> Option<AttendedWait> {
+    pub(in crate::progress) fn sleep_attended(
+        &mut self,
+        id: SockId,
+        how: AttendedBlock,
+    ) -> Option<AttendedWait> {
         let s = self.sockets.find(id).ok()?;
         let (qp, device) = (s.qp?, s.place.device);
         let waits = self.peek_attended(id)? == Attended::Idle { for_room: true };
@@ -132,7 +136,7 @@ impl Engine {
             return None;
         };
         *for_room = waits;
-        self.devices[device].rnic.sleep_attended(qp)
+        self.devices[device].rnic.sleep_attended(qp, how)
     }
 
     /// Looks, without a system call, at what the thread that attends the connection would find.
@@ -142,13 +146,26 @@ impl Engine {
         self.devices[device].rnic.peek_attended(qp)
     }
 
-    /// The thread that attends the connection has found it ready, or may have: takes the messages
-    /// and completions that came.
-    pub(in crate::progress) fn run_attended(&mut self, id: SockId, ready: Ready, now: Time) {
+    /// Looks in memory for what comes on a connection that a thread attends. None: memory does not
+    /// show it.
+    pub(in crate::progress) fn poll_attended(&mut self, id: SockId) -> Option<bool> {
+        let s = self.sockets.find(id).ok()?;
+        let (qp, device) = (s.qp?, s.place.device);
+        self.devices[device].rnic.poll_attended(qp)
+    }
+
+    /// The wait of the thread that attends the connection has ended: takes the messages and
+    /// completions that came.
+    pub(in crate::progress) fn run_attended(
+        &mut self,
+        id: SockId,
+        end: AttendedEnd<'_>,
+        now: Time,
+    ) {
         if let Ok(s) = self.sockets.find(id)
             && let (Some(qp), device) = (s.qp, s.place.device)
         {
-            self.devices[device].rnic.wake_attended(qp, ready);
+            self.devices[device].rnic.wake_attended(qp, end);
             self.take_from(device, now);
             self.settle_rest(now);
         }

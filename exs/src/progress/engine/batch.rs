@@ -54,7 +54,7 @@ impl Engine {
             unrung = unrung.max(batched);
         }
         if unrung > 0 {
-            self.ring_for(id.index, unrung, call);
+            self.ring_for(id.index, unrung, false, call);
         }
         if eager > 0 {
             call.pass();

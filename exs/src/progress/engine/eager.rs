@@ -10,9 +10,9 @@ use super::post::Ticket;
 use super::sock::{Sock, State};
 use super::{Engine, SockId};
 use crate::mem::Buffer;
-use crate::progress::call::{Call, Ringing};
+use crate::progress::call::{Call, Deferred, Ringing};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
-use crate::rnic::{EagerPayload, EagerRecv, EagerSend};
+use crate::rnic::{DeferredEnd, EagerPayload, EagerRecv, EagerSend};
 use crate::session::{After, MessageBytes};
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -105,7 +105,7 @@ impl Engine {
         match hand_over_eager(s, d, &payload) {
             EagerSend::Declined => return Err(bufs),
             EagerSend::Sent => {}
-            EagerSend::Batched => self.ring_for(id.index, len, call),
+            EagerSend::Batched => self.ring_for(id.index, len, ticket.queue.attends(), call),
         }
         call.pass();
         let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Send, bufs);
@@ -139,16 +139,30 @@ impl Engine {
     }
 
     /// A message has taken the eager path, except for the doorbell. Rings the doorbell, or leaves
-    /// it to the next leader.
-    pub(super) fn ring_for(&mut self, index: u32, len: usize, call: &Call<'_>) {
+    /// it to the next leader. With `defers`, the calling thread makes the system call when it has
+    /// released the engine, so that it keeps no other thread of the shard waiting meanwhile.
+    pub(super) fn ring_for(&mut self, index: u32, len: usize, defers: bool, call: &mut Call<'_>) {
         let (s, now) = (&mut self.sockets[index], call.now());
         if !s.burst.grow(len, now) || !call.may_share() {
             if let Some(qp) = s.qp {
-                self.devices[s.place.device].rnic.flush(qp, now);
+                let device = s.place.device;
+                let rnic = &mut self.devices[device].rnic;
+                let write = if defers { rnic.defer_flush(qp, now) } else { None };
+                match write {
+                    Some(write) => call.defer(Deferred { device, write }),
+                    None => rnic.flush(qp, now),
+                }
             }
         } else {
             self.sockets.ring_later(index);
         }
+    }
+
+    /// A deferred write has ended, and its thread has come back with the engine's lock.
+    pub(in crate::progress) fn end_deferred(&mut self, device: usize, end: DeferredEnd, now: Time) {
+        self.devices[device].rnic.end_deferred(end, now);
+        self.take_from(device, now);
+        self.settle_rest(now);
     }
 
     /// Notes a send that takes the general path.

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use super::sock::State;
 use super::{Engine, SockId};
-use crate::rnic::{Attended, PolledSleep, Qp, Ready};
+use crate::rnic::{Attended, AttendedEnd, PolledSleep, Qp, Ready};
 use crate::time::Time;
 
 /// How often a receive looks again at a connection on which data come all the time, before it
@@ -25,7 +25,7 @@ impl Engine {
     pub(crate) fn fetch_polled(&mut self, id: SockId, now: impl FnOnce() -> Time) {
         if self.was_attended(id) && self.peek_attended(id) == Some(Attended::Ready) {
             let now = now();
-            self.run_attended(id, Ready::default(), now);
+            self.run_attended(id, AttendedEnd::Ready(Ready::default()), now);
             if self.peek_attended(id) == Some(Attended::Ready) {
                 // There is more than messages.
                 self.more |= self.run(now, false);
