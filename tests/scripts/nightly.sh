@@ -12,7 +12,8 @@ exec </dev/null
 . tests/scripts/steps.sh
 
 # The C suite under valgrind on all sockets; its cases that move gigabytes in guests, too.
-export EXS_TEST_FULL=1 RDMA_ENV="EXS_TEST_FULL=1 ${RDMA_ENV-}"
+adapters="irdma erdma mana cxgb4 mlx5 smallest"
+export EXS_TEST_FULL=1 RDMA_ENV="EXS_TEST_FULL=1 RDMA_ADAPTERS='$adapters' ${RDMA_ENV-}"
 
 miri() {
     cargo +nightly miri --version >/dev/null 2>&1 || { echo "there is no Miri: rustup component add miri rust-src --toolchain nightly"; return 77; }

@@ -116,6 +116,8 @@ pub struct Caps {
     /// A QP whose SRQ is empty makes its peer wait (RNR on InfiniBand and RoCE, TCP's window in
     /// software). Otherwise the connection is lost, so the SRQ must always hold as many receives
     /// as all peers together may send messages (siw).
+    /// Such an SRQ may be a pool from which QPs take the receives of their own queues, each
+    /// [`STRICT_CREDITS`].
     pub srq_waits: bool,
     /// Its listeners take the host's TCP ports (iWARP): a TCP connection to such an address
     /// reaches this RNIC, and no other socket can listen there.
@@ -150,6 +152,10 @@ pub struct Caps {
     /// Receives that an SRQ may hold.
     pub max_srq_wr: usize,
 }
+
+/// The receives that each connection has for itself where a peer cannot wait for one
+/// ([`Caps::srq_waits`]).
+pub const STRICT_CREDITS: u16 = 8;
 
 /// The parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]

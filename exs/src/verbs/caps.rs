@@ -1,22 +1,26 @@
 //! The capabilities of a device.
 
+use super::pool::POOLED_SGES;
 use super::raw::{Attr, Device};
-use super::send_budget::{MAX_BINDS, MAX_EAGER};
+use super::send_budget::Shares;
 use super::slots;
 use crate::mem::MAX_SGE;
 use crate::rnic::Caps;
 
 /// Bytes that one WR may move.
 const MAX_MSG: u64 = 1 << 30;
-/// Send WRs of one QP. The device allocates memory for them with every QP.
-const MAX_SEND_WR: u32 = 128;
 /// Receives of an SRQ.
 const MAX_SRQ_WR: u32 = 32 << 10;
+
 /// The capabilities of a device, in the trait's terms.
 pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
     let iwarp = attr.iwarp;
     let max_msg = device.port(1).map_or(MAX_MSG, |p| u64::from(p.max_msg).min(MAX_MSG));
     let sges = usize::try_from(attr.max_sge).unwrap_or(1);
+    let (most_sges, srq_wr) = match attr.has_srq() {
+        true => (MAX_SGE, attr.max_srq_wr.min(attr.max_cqe)),
+        false => (POOLED_SGES, MAX_SRQ_WR),
+    };
     Caps {
         name: device.name(),
         write_imm: !iwarp,
@@ -30,13 +34,13 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         owns_tcp_port: iwarp,
         within_host: false,
         doorbell_calls: false,
-        srq_waits: !iwarp,
+        srq_waits: !iwarp && attr.has_srq(),
         random_keys: false,
         pads_private_data: !iwarp,
         tells_solicited: false,
         tells_reasons: false,
         // One segment is for copied bytes.
-        max_sge: sges.saturating_sub(1).clamp(1, MAX_SGE),
+        max_sge: sges.saturating_sub(1).clamp(1, most_sges),
         max_inline: slots::SLOT_LEN,
         max_msg: max_msg.max(1 << 20),
         max_ord: attr.max_ord.clamp(1, 128),
@@ -44,10 +48,7 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         // librdmacm: 56 of the 92 bytes of an IB CM request are left. iWARP's MPA has 512, of which the
         // kernel's interface passes 255; the CM uses 4 of them.
         max_private_data: if iwarp { 251 } else { 56 },
-        max_send_wr: usize::try_from(
-            attr.max_qp_wr.saturating_sub(MAX_BINDS + MAX_EAGER).min(MAX_SEND_WR),
-        )
-        .unwrap_or(16),
-        max_srq_wr: usize::try_from(attr.max_srq_wr.min(attr.max_cqe).min(MAX_SRQ_WR)).unwrap_or(1),
+        max_send_wr: Shares::of(attr.max_qp_wr).caller,
+        max_srq_wr: usize::try_from(srq_wr.min(MAX_SRQ_WR)).unwrap_or(1),
     }
 }

@@ -64,7 +64,7 @@ impl VerbsRnic {
                 break;
             }
             self.poll_queue(index, |role| sends || role != Role::Sends);
-            if !matches!(self.polled.role, Role::Shared(_)) {
+            if !self.polled.role.has_messages() {
                 self.handle_polled();
             }
         }
@@ -75,9 +75,10 @@ impl VerbsRnic {
     pub(super) fn take_eager(&mut self) -> Option<EagerRecv> {
         if self.polled.is_handled() && self.polled.wcs.len() == BATCH {
             // The same CQ may have more.
-            self.poll_queue(self.polled.index, |role| matches!(role, Role::Shared(_)));
+            self.poll_queue(self.polled.index, Role::has_messages);
         }
-        let Role::Shared(srq) = self.polled.role else { return None };
+        let role = self.polled.role;
+        let (Role::Shared(srq) | Role::Pooled(srq)) = role else { return None };
         let wc = *self.polled.wcs.get(self.polled.handled)?;
         // Everything that was reported earlier must be taken earlier.
         if self.queued_wcs > 0 || !self.events.is_empty() || !wc.is_plain(self.attr.is_rxe()) {
@@ -96,6 +97,9 @@ impl VerbsRnic {
         };
         self.polled.next();
         self.count_used_receive(srq);
+        if matches!(role, Role::Pooled(_)) {
+            self.pooled_used(id, srq, true);
+        }
         Some(taken)
     }
 

@@ -46,7 +46,9 @@ impl VerbsRnic {
     pub(super) fn wait_for_last_wqe(&mut self, qp: u32) -> bool {
         let silent = matches!(self.last_wqe, LastWqe::Missed(n) if n >= MAX_MISSES);
         let Ok(q) = self.qps.get(qp) else { return false };
-        let Some(hw) = q.hw.as_ref().filter(|_| q.attr.srq.is_some()) else { return false };
+        // A queue pair with receives of its own loses none: the driver knows which it had.
+        let shared = q.attr.srq.is_some() && self.attr.has_srq();
+        let Some(hw) = q.hw.as_ref().filter(|_| shared) else { return false };
         // siw flushes everything at once, and no iWARP driver is known to report the last receive.
         if self.attr.iwarp || self.removed || silent || q.last_wqe_reached {
             return false;
@@ -94,6 +96,7 @@ impl VerbsRnic {
             _ => 0,
         };
         if let Some(srq) = q.attr.srq
+            && self.attr.has_srq()
             && let Ok(entry) = self.srqs.get_mut(srq.0)
         {
             entry.lost += lost;

@@ -36,6 +36,7 @@ mod info;
 mod last_wqe;
 mod memory;
 mod opener;
+mod pool;
 mod qp;
 mod queues;
 mod raw;
@@ -133,6 +134,8 @@ pub struct VerbsRnic {
     /// Bytes that the device takes inline, as far as it is known.
     inline: u32,
     last_wqe: last_wqe::LastWqe,
+    /// How the send queues of this device are shared out.
+    shares: send_budget::Shares,
     now: Time,
     removed: bool,
     /// `RnicEvent::DeviceRemoved` was reported.
@@ -181,6 +184,7 @@ impl VerbsRnic {
         let node = watcher.watch_node(inbox.node()).map_err(os("watching the device's node"))?;
         Ok(VerbsRnic {
             caps: caps::caps(device, &attr),
+            shares: send_budget::Shares::of(attr.max_qp_wr),
             attr,
             device,
             host: Arc::clone(host),

@@ -6,6 +6,9 @@ use super::raw::{Attr, Device, load};
 use super::{VerbsRnic, host};
 use crate::rnic::{Rnic, RnicError};
 
+/// Work requests of a queue pair, without which EXS does not use a device.
+const LEAST_QP_WR: u32 = 32;
+
 /// Opens the RDMA devices of this host: at first all of them, later those that have come since. A
 /// device that was removed and comes back is another device.
 #[derive(Default)]
@@ -47,7 +50,7 @@ impl Opener {
                     rnics.push(Box::new(rnic));
                 }
                 // The device may be about to be removed; that must not keep the others from being used.
-                Err(e @ RnicError::Unsupported(_)) => {
+                Err(e @ (RnicError::Unsupported(_) | RnicError::Limit { .. })) => {
                     self.opened.push(device);
                     spare = Some(token_base);
                     crate::trace::warn!("{} cannot be used: {e}", device.name());
@@ -69,8 +72,9 @@ impl Opener {
 /// It lacks something that EXS needs.
 pub(super) fn usable(device: Device) -> Result<Attr, RnicError> {
     let attr = device.attr().map_err(|e| RnicError::os("ibv_query_device", &e))?;
-    if attr.max_srq == 0 {
-        return Err(RnicError::Unsupported("RDMA device that has no shared receive queues"));
+    if attr.max_qp_wr < LEAST_QP_WR {
+        let (asked, limit) = (LEAST_QP_WR.into(), attr.max_qp_wr.into());
+        return Err(RnicError::Limit { what: "work requests of a queue pair", asked, limit });
     }
     Ok(attr)
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::VerbsRnic;
 use super::cm::CmPhase;
-use super::queues::{Role, blank};
+use super::pool::PooledReceive;
+use super::queues::{Role, Store, blank};
 use super::raw::{CmId, HwSge, QpShape, Staged, Window};
 use super::send_budget::{SendBudget, Work};
 use super::slots::CopySlot;
 use crate::mem::Key;
-use crate::rnic::{Qp, QpAttr, QpState, RnicError, WcOp, WcStatus};
+use crate::rnic::{Qp, QpAttr, QpState, RnicError, STRICT_CREDITS, WcOp, WcStatus};
 use crate::time::Time;
 
 /// Bytes to ask for inline, in this order: a device that takes fewer refuses more.
@@ -52,9 +53,16 @@ pub(super) struct DeviceQp {
     pub(super) id: Arc<CmId>,
     pub(super) num: u32,
     pub(super) inline: u32,
+    reserved: Reserved,
+}
+
+/// CQs of the device, and the entries that a queue pair has reserved in them.
+#[derive(Clone, Copy)]
+struct Reserved {
     send_cq: usize,
-    recv_cq: usize,
     sends: u32,
+    recv_cq: usize,
+    recvs: u32,
 }
 
 /// A queue pair.
@@ -84,6 +92,8 @@ pub(super) struct VerbsQp {
     pub(super) staged: Vec<Staged>,
     pub(super) sges: Vec<HwSge>,
     pub(super) recvs: VecDeque<u64>,
+    /// Receives from the pool of its SRQ, the oldest first.
+    pub(super) pooled: VecDeque<PooledReceive>,
 }
 
 impl VerbsRnic {
@@ -118,11 +128,12 @@ impl VerbsRnic {
             lent_keys: HashMap::new(),
             posted: VecDeque::new(),
             seq: 0,
-            budget: SendBudget::new(attr.max_send_wr),
+            budget: SendBudget::new(attr.max_send_wr, self.shares),
             awaited: 0,
             staged: Vec::new(),
             sges: Vec::new(),
             recvs: VecDeque::new(),
+            pooled: VecDeque::new(),
         })?;
         self.pds.get_mut(attr.pd.0)?.users += 1;
         self.cqs.get_mut(attr.send_cq.0)?.users += 1;
@@ -157,14 +168,18 @@ impl VerbsRnic {
         // First: the queue pair may have events as soon as it is there.
         super::events::claim(id.serial(), &self.inbox);
         match self.create_device_qp(qp, &mut id) {
-            Ok((num, inline, send_cq, recv_cq, sends)) => {
+            Ok((num, inline, reserved)) => {
                 self.by_num.insert(num, qp);
-                let id = Arc::new(id);
-                let hw = DeviceQp { id, num, inline, send_cq, recv_cq, sends };
+                let hw = DeviceQp { id: Arc::new(id), num, inline, reserved };
+                let mut srq = None;
                 if let Ok(q) = self.qps.get_mut(qp) {
                     q.hw = Some(hw);
+                    srq = q.attr.srq;
                 }
-                self.post_early_recvs(qp);
+                match srq {
+                    Some(srq) => self.fill_from_pool(qp, srq.0),
+                    None => self.post_early_recvs(qp),
+                }
                 Ok(())
             }
             Err(e) => {
@@ -178,20 +193,28 @@ impl VerbsRnic {
         &mut self,
         qp: u32,
         id: &mut CmId,
-    ) -> Result<(u32, u32, usize, usize, u32), RnicError> {
+    ) -> Result<(u32, u32, Reserved), RnicError> {
         let q = self.qps.get(qp)?;
         let (attr, sends) = (q.attr, q.budget.depth());
         let pd = Arc::clone(&self.pds.get(attr.pd.0)?.pd);
-        let recvs = u32::try_from(attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
-        let (srq, role, need) = match attr.srq {
+        let (srq, role, recvs) = match attr.srq {
             Some(srq) => {
                 let entry = self.srqs.get(srq.0)?;
-                (Some(Arc::clone(&entry.srq)), Role::Shared(srq.0), entry.max_wr)
+                match &entry.store {
+                    Store::Device(queue) => {
+                        (Some(Arc::clone(queue)), Role::Shared(srq.0), entry.max_wr)
+                    }
+                    Store::Pool(_) => (None, Role::Pooled(srq.0), STRICT_CREDITS.into()),
+                }
             }
-            None => (None, Role::Receives, recvs),
+            None => {
+                let recvs = u32::try_from(attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
+                (None, Role::Receives, recvs)
+            }
         };
         let send_cq = self.reserve(Role::Sends, sends)?;
-        let recv_cq = self.reserve(role, need).inspect_err(|_| self.unreserve(send_cq, sends))?;
+        let recv_cq = self.reserve(role, recvs).inspect_err(|_| self.unreserve(send_cq, sends))?;
+        let reserved = Reserved { send_cq, sends, recv_cq, recvs };
         let (scq, rcq) = (Arc::clone(&self.hw[send_cq].cq), Arc::clone(&self.hw[recv_cq].cq));
         let mut result = Err(std::io::Error::from_raw_os_error(libc::EINVAL));
         for max_inline in INLINE.into_iter().filter(|n| *n <= self.inline) {
@@ -202,8 +225,8 @@ impl VerbsRnic {
                 srq: srq.as_ref(),
                 max_send_wr: sends,
                 max_recv_wr: recvs,
-                // One more for the copied bytes.
-                max_sge: u32::try_from(self.caps.max_sge + 1).unwrap_or(2),
+                // One more for the copied bytes, if the device has one.
+                max_sge: u32::try_from(self.caps.max_sge + 1).unwrap_or(2).min(self.attr.max_sge),
                 max_inline,
             });
             match &result {
@@ -215,7 +238,7 @@ impl VerbsRnic {
             break;
         }
         match result {
-            Ok(granted) => Ok((id.qp_num().unwrap_or(0), granted, send_cq, recv_cq, sends)),
+            Ok(granted) => Ok((id.qp_num().unwrap_or(0), granted, reserved)),
             Err(e) => {
                 self.unreserve(send_cq, sends);
                 self.unreserve(recv_cq, recvs);
@@ -238,7 +261,6 @@ impl VerbsRnic {
         self.poll_all();
         let Ok(q) = self.qps.get_mut(qp) else { return };
         if let Some(mut hw) = q.hw.take() {
-            let max_recv = u32::try_from(q.attr.max_recv_wr).unwrap_or(u32::MAX).max(1);
             let attempt = q.phase.state() == QpState::Connecting;
             hw.id.fail_qp();
             self.note_lost(qp);
@@ -265,8 +287,9 @@ impl VerbsRnic {
             // Before another queue pair gets the number.
             self.poll_hw();
             self.by_num.remove(&hw.num);
-            self.unreserve(hw.send_cq, hw.sends);
-            self.unreserve(hw.recv_cq, max_recv);
+            self.unreserve(hw.reserved.send_cq, hw.reserved.sends);
+            self.unreserve(hw.reserved.recv_cq, hw.reserved.recvs);
+            self.return_pooled(qp);
         }
         self.drop_phase(qp);
         let Ok(q) = self.qps.get_mut(qp) else { return };

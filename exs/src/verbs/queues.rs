@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::VerbsRnic;
+use super::pool::{PooledReceive, ReceivePool};
 use super::raw::{BATCH, CompQueue, RawWc, SharedQueue};
 use crate::mem::Access;
 use crate::rnic::{
@@ -41,6 +42,15 @@ pub(super) enum Role {
     Receives,
     /// Receives of this SRQ's queue pairs.
     Shared(u32),
+    /// Receives of queue pairs that take them from the pool of this SRQ.
+    Pooled(u32),
+}
+
+impl Role {
+    /// True if it holds messages for the SRQ of a domain.
+    pub(super) fn has_messages(self) -> bool {
+        matches!(self, Role::Shared(_) | Role::Pooled(_))
+    }
 }
 
 /// A CQ of the device.
@@ -55,9 +65,26 @@ pub(super) struct HwQueue {
     armed: bool,
 }
 
+/// Where the receives of an SRQ are.
+pub(super) enum Store {
+    /// In an SRQ of the device.
+    Device(Arc<SharedQueue>),
+    /// In the queue pairs, and in a pool.
+    Pool(ReceivePool),
+}
+
+impl Store {
+    pub(super) fn pool(&mut self) -> Option<&mut ReceivePool> {
+        match self {
+            Store::Pool(pool) => Some(pool),
+            Store::Device(_) => None,
+        }
+    }
+}
+
 /// An SRQ.
 pub(super) struct SharedEntry {
-    pub(super) srq: Arc<SharedQueue>,
+    pub(super) store: Store,
     pub(super) pd: u32,
     pub(super) max_wr: u32,
     pub(super) posted: u32,
@@ -153,11 +180,17 @@ impl VerbsRnic {
             return Err(RnicError::Limit { what: "shared receive queue depth", asked, limit });
         }
         let max_wr = u32::try_from(max_wr).unwrap_or(u32::MAX).max(1);
-        let sges = u32::try_from(self.caps.max_sge).unwrap_or(1);
-        let srq = SharedQueue::new(&domain, max_wr, sges)
-            .map_err(|e| RnicError::os("ibv_create_srq", &e))?;
+        let store = match self.attr.has_srq() {
+            true => {
+                let sges = u32::try_from(self.caps.max_sge).unwrap_or(1);
+                let srq = SharedQueue::new(&domain, max_wr, sges)
+                    .map_err(|e| RnicError::os("ibv_create_srq", &e))?;
+                Store::Device(srq)
+            }
+            false => Store::Pool(ReceivePool::default()),
+        };
         self.pds.get_mut(pd.0)?.users += 1;
-        let entry = SharedEntry { srq, pd: pd.0, max_wr, posted: 0, users: 0, lost: 0 };
+        let entry = SharedEntry { store, pd: pd.0, max_wr, posted: 0, users: 0, lost: 0 };
         self.srqs.insert(entry).map(Srq)
     }
 
@@ -171,7 +204,7 @@ impl VerbsRnic {
         self.pds.get_mut(pd)?.users -= 1;
         // Its CQ goes with it.
         self.srq_cqs.remove(&srq.0);
-        self.hw.retain(|_, q| q.role != Role::Shared(srq.0));
+        self.hw.retain(|_, q| q.role != Role::Shared(srq.0) && q.role != Role::Pooled(srq.0));
         Ok(())
     }
 
@@ -193,7 +226,12 @@ impl VerbsRnic {
             let (what, depth) = ("shared receive queue", entry.max_wr as usize);
             return Err(RnicError::QueueFull { what, depth });
         }
-        entry.srq.post(wr.wr_id, sges).map_err(|e| RnicError::os("ibv_post_srq_recv", &e))?;
+        match &entry.store {
+            Store::Device(queue) => {
+                queue.post(wr.wr_id, sges).map_err(|e| RnicError::os("ibv_post_srq_recv", &e))?;
+            }
+            Store::Pool(_) => self.give_to_pool(srq.0, PooledReceive::new(wr.wr_id, sges)?),
+        }
         self.srqs.get_mut(srq.0)?.posted += 1;
         Ok(())
     }
@@ -245,7 +283,7 @@ impl VerbsRnic {
     fn in_use(&self, q: &HwQueue) -> bool {
         match q.role {
             Role::Shared(srq) => self.srqs.get(srq).is_ok_and(|s| s.posted > 0),
-            Role::Sends | Role::Receives => q.reserved > 0,
+            Role::Sends | Role::Receives | Role::Pooled(_) => q.reserved > 0,
         }
     }
 
@@ -253,8 +291,14 @@ impl VerbsRnic {
         let qp = self.by_num.get(&wc.qp_num).copied();
         match (role, qp) {
             (Role::Sends, Some(qp)) => self.sent(qp, wc),
-            (Role::Sends | Role::Receives, None) => {}
+            // The receives of a queue pair that is gone are in the pool already.
+            (Role::Sends | Role::Receives | Role::Pooled(_), None) => {}
             (Role::Receives, Some(qp)) => self.received(qp, wc),
+            (Role::Pooled(srq), Some(qp)) => {
+                self.count_used_receive(srq);
+                self.pooled_used(qp, srq, wc.status == 0);
+                self.received(qp, wc);
+            }
             (Role::Shared(srq), qp) => {
                 self.count_used_receive(srq);
                 match qp {

@@ -10,7 +10,7 @@ use super::cm::CmPhase;
 use super::qp::{PostedSend, VerbsQp, status};
 use super::queues::blank;
 use super::raw::{HwOp, HwSge, RawWc, Staged};
-use super::send_budget::{MAX_BINDS, Work};
+use super::send_budget::Work;
 use super::slots::{CopySlot, SLOT_LEN};
 use crate::mem::{Access, MAX_SGE};
 use crate::rnic::siw_quirk::cut_at_page;
@@ -46,7 +46,7 @@ impl VerbsRnic {
             }
             _ => {}
         }
-        let by_value = wr.head.len() as u64 + if wr.inline { payload } else { 0 };
+        let by_value = wr.head.len() as u64 + if self.copies(wr) { payload } else { 0 };
         limit("inline data", by_value, self.caps.max_inline as u64)?;
         if !qp.budget.has(Work::Caller) {
             return Err(RnicError::QueueFull { what: "send queue", depth: qp.attr.max_send_wr });
@@ -77,13 +77,14 @@ impl VerbsRnic {
         }
         let mut slot = None;
         let mut first = None;
+        let copies = self.copies(wr);
         let by_value = wr.head.len()
-            + if wr.inline { usize::try_from(total).unwrap_or(0) - wr.head.len() } else { 0 };
+            + if copies { usize::try_from(total).unwrap_or(0) - wr.head.len() } else { 0 };
         if by_value > 0 {
             let s = self.fill_slot(pd, wr)?;
             first = Some(self.pds.get(pd)?.slots.sge(s, by_value));
             slot = Some(s);
-            if wr.inline {
+            if copies {
                 count = 0;
             }
         }
@@ -120,9 +121,18 @@ impl VerbsRnic {
         Ok(())
     }
 
-    /// Copies the bytes that a WR wants copied into a slot.
+    /// True if the payload of a WR is copied. A device of one segment can neither gather it behind a
+    /// header, nor send it in two parts.
+    fn copies(&self, wr: &SendWr<'_>) -> bool {
+        let cut =
+            || self.attr.iwarp && wr.sges.iter().any(|s| cut_at_page(s.addr, s.len).is_some());
+        let read = matches!(wr.op, SendOp::Read { .. });
+        wr.inline || self.attr.max_sge < 2 && !read && (!wr.head.is_empty() || cut())
+    }
+
+    /// Copies the bytes of a WR that must be copied into a slot.
     fn fill_slot(&mut self, pd: u32, wr: &SendWr<'_>) -> Result<CopySlot, RnicError> {
-        let sources: Vec<_> = if wr.inline {
+        let sources: Vec<_> = if self.copies(wr) {
             wr.sges.iter().map(|s| self.source(s)).collect::<Result<_, _>>()?
         } else {
             Vec::new()
@@ -156,7 +166,7 @@ impl VerbsRnic {
         }
         let has = self.qps.get(qp)?.budget.has(Work::Bind);
         if strict && !has {
-            let depth = MAX_BINDS as usize;
+            let depth = self.shares.binds;
             return Err(RnicError::QueueFull { what: "room for windows in the send queue", depth });
         }
         Ok(has)

@@ -5,10 +5,29 @@
 //! them together. A WR uses its entry until it has completed. That takes as long as a peer holds up
 //! earlier WRs.
 
-/// Entries for binds of windows.
-pub(super) const MAX_BINDS: u32 = 64;
-/// Entries for eager messages.
-pub(super) const MAX_EAGER: u32 = 32;
+/// The most entries for WRs of the user. The device allocates memory for them with every queue pair.
+const MAX_CALLER: usize = 128;
+/// The most entries for binds of windows.
+const MAX_BINDS: usize = 64;
+/// The most entries for eager messages.
+const MAX_EAGER: usize = 32;
+
+/// How the send queues of a device are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shares {
+    pub(super) caller: usize,
+    pub(super) binds: usize,
+    pub(super) eager: usize,
+}
+
+impl Shares {
+    /// The shares in queues of at most `most` WRs (`max_qp_wr`).
+    pub(super) fn of(most: u32) -> Shares {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let (binds, eager) = (MAX_BINDS.min(most / 4), MAX_EAGER.min(most / 8));
+        Shares { caller: MAX_CALLER.min(most - binds - eager), binds, eager }
+    }
+}
 
 /// The kind of a WR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +49,8 @@ pub(super) struct SendBudget {
 
 impl SendBudget {
     /// The budget of a queue pair whose user may have `caller` WRs outstanding.
-    pub(super) fn new(caller: usize) -> SendBudget {
-        SendBudget { limits: [caller, MAX_BINDS as usize, MAX_EAGER as usize], used: [0; 3] }
+    pub(super) fn new(caller: usize, shares: Shares) -> SendBudget {
+        SendBudget { limits: [caller, shares.binds, shares.eager], used: [0; 3] }
     }
 
     /// WRs that the device's queue must take.
@@ -67,10 +86,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_short_queue_has_a_share_for_each_work() {
+        for most in [32, 64, 128, 223, 224, 256, 4096, u32::MAX] {
+            let shares = Shares::of(most);
+            let depth = SendBudget::new(shares.caller, shares).depth();
+            assert!(depth <= most && shares.binds >= 8 && shares.eager >= 4, "{most}: {shares:?}");
+            assert!(shares.caller >= most.min(128) as usize / 2, "{most}: {shares:?}");
+        }
+        assert_eq!(Shares::of(4096), Shares { caller: 128, binds: 64, eager: 32 });
+    }
+
+    #[test]
     fn no_work_takes_the_entries_of_another() {
         let all = [Work::Caller, Work::Bind, Work::Eager];
         for greedy in all {
-            let mut budget = SendBudget::new(128);
+            let mut budget = SendBudget::new(128, Shares::of(1024));
             let mut taken = 0;
             for work in [greedy].into_iter().chain(all) {
                 while budget.has(work) {

@@ -14,7 +14,7 @@
 
 use crate::mem::{Access, Segment};
 use crate::progress::options::MOST_INLINE;
-use crate::rnic::{Caps, MESSAGE, Pd, RecvWr, Rnic, RnicError, Sge, Srq};
+use crate::rnic::{Caps, MESSAGE, Pd, RecvWr, Rnic, RnicError, STRICT_CREDITS, Sge, Srq};
 use crate::session::Buf;
 use crate::wire::exs::MAX_HEADER;
 
@@ -42,14 +42,13 @@ const CREDITS_PATIENT: u16 = 32;
 const CREDITS_SOFTWARE: u16 = 256;
 /// The most slots for each connection.
 const SLOTS_EACH: usize = 128;
-const CREDITS_STRICT: u16 = 8;
 
 /// The receives that a peer may use before it must wait for new credits.
 pub(super) fn credits(caps: &Caps) -> u16 {
     match (caps.srq_waits, caps.pins) {
         (true, false) => CREDITS_SOFTWARE,
         (true, true) => CREDITS_PATIENT,
-        (false, _) => CREDITS_STRICT,
+        (false, _) => STRICT_CREDITS,
     }
 }
 

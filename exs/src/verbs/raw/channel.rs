@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Device;
 use super::abi as sys;
+use super::profile::Profile;
 
 /// Notifications that may stay unacknowledged. Each acknowledgement takes a mutex.
 const ACK_BATCH: u32 = 64;
@@ -93,6 +94,7 @@ impl CompQueue {
         channel: &Arc<CompChannel>,
         tag: usize,
     ) -> io::Result<Arc<CompQueue>> {
+        Profile::current().create_cq(depth)?;
         CompQueue::make(device, depth, Some(channel), tag).map(Arc::new)
     }
 

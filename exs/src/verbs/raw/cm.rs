@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::abi as sys;
 use super::post::{HwSge, PostScratch, Staged, chain, one, recv};
+use super::profile::Profile;
 use super::reaper::{self, IdToFree, QpToFree};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::{ProcessNumber, RawAddr};
@@ -296,6 +297,11 @@ impl CmId {
             qp_type: sys::ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
+        Profile::current().create_qp(
+            (attr.cap.max_send_wr, attr.cap.max_recv_wr),
+            (attr.cap.max_send_sge, attr.cap.max_recv_sge),
+            attr.cap.max_inline_data,
+        )?;
         super::forget_last();
         // SAFETY: a live id without a queue pair, a live domain, and a structure that
         // names live objects, which `users` keeps alive from here on.
@@ -374,12 +380,14 @@ impl CmId {
 
     pub(in super::super) fn connect(&self, attr: &ConnAttr<'_>) -> io::Result<()> {
         let mut param = conn_param(attr);
+        Profile::current().connect(attr.ird, attr.ord)?;
         // SAFETY: a live id; the private data outlive the call.
         check(unsafe { sys::rdma_connect(self.id.as_ptr(), &raw mut param) })
     }
 
     pub(in super::super) fn accept(&self, attr: &ConnAttr<'_>) -> io::Result<()> {
         let mut param = conn_param(attr);
+        Profile::current().connect(attr.ird, attr.ord)?;
         // SAFETY: a live id; the private data outlive the call.
         check(unsafe { sys::rdma_accept(self.id.as_ptr(), &raw mut param) })
     }

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use super::abi as sys;
+use super::profile::Profile;
 
 /// An open device. librdmacm has opened it, and keeps it open as long as the process lives. So this
 /// is only a name for it, and may be copied.
@@ -42,7 +43,15 @@ pub(in super::super) struct Attr {
     pub(in super::super) ports: u8,
 }
 
+/// Receives of a shared receive queue, below which the driver uses none.
+const LEAST_SRQ_WR: u32 = 256;
+
 impl Attr {
+    /// True if the device has shared receive queues that are long enough.
+    pub(in super::super) fn has_srq(&self) -> bool {
+        self.max_srq > 0 && self.max_srq_wr >= LEAST_SRQ_WR
+    }
+
     /// The kernel's Soft-RoCE, by its vendor ID.
     pub(in super::super) fn is_rxe(&self) -> bool {
         self.vendor.0 == 0xff_ffff && !self.iwarp
@@ -99,6 +108,8 @@ impl AsyncNote {
     }
 }
 
+/// `IBV_EVENT_QP_LAST_WQE_REACHED`.
+const LAST_WQE: i32 = 16;
 /// Events whose element is a QP.
 const QP_EVENTS: [i32; 8] = [1, 2, 3, 4, 5, 6, 7, 16];
 /// Events whose element is a port.
@@ -178,7 +189,7 @@ impl Device {
             | sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
         // SEND, RECV, WRITE, READ, SRQ_RECV.
         let odp_ops = 1 | 2 | 4 | 8 | 32;
-        Ok(Attr {
+        let mut attr = Attr {
             firmware: String::from_utf8_lossy(&firmware).into_owned(),
             guid: u64::from_be(o.node_guid),
             vendor: (o.vendor_id, o.vendor_part_id),
@@ -197,7 +208,9 @@ impl Device {
             odp: a.odp_caps.general_caps & 1 != 0
                 && a.odp_caps.per_transport_caps.rc_odp_caps & odp_ops == odp_ops,
             ports: o.phys_port_cnt,
-        })
+        };
+        Profile::current().lower(&mut attr);
+        Ok(attr)
     }
 
     /// What a port is like.
@@ -247,6 +260,9 @@ impl Device {
         }
         // SAFETY: the event just taken, acknowledged once.
         unsafe { sys::ibv_ack_async_event(at) };
+        if kind == LAST_WQE && !Profile::current().reports_last_wqe() {
+            return self.next_async();
+        }
         Some(AsyncNote { event: kind, serial, port })
     }
 }

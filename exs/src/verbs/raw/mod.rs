@@ -31,6 +31,7 @@ mod migrate;
 mod node;
 mod objects;
 mod post;
+mod profile;
 mod reaper;
 
 pub(super) use abi::load;

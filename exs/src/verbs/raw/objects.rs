@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::abi as sys;
+use super::profile::Profile;
 use super::{Device, HwSge};
 
 /// A protection domain.
@@ -104,6 +105,7 @@ unsafe impl Sync for Window {}
 
 impl Window {
     pub(in super::super) fn new(pd: &Arc<Domain>) -> io::Result<Window> {
+        Profile::current().alloc_mw()?;
         // SAFETY: a live domain; the driver has the call (the device said it has
         // windows), and `alloc_mw` is absent otherwise.
         let alloc = unsafe { (*(*pd.ptr()).context).ops.alloc_mw };
@@ -179,6 +181,7 @@ impl SharedQueue {
             srq_context: std::ptr::null_mut(),
             attr: sys::ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
         };
+        Profile::current().create_srq()?;
         super::forget_last();
         // SAFETY: a live domain, and an initialised structure.
         let srq = unsafe { sys::ibv_create_srq(pd.ptr(), &raw mut attr) };

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::abi as sys;
+use super::profile::Profile;
 use super::{Registration, Window};
 
 /// A segment of registered memory, with the device's own key.
@@ -164,6 +165,7 @@ pub(super) fn chain(
     let base = scratch.sges.as_mut_ptr();
     let mut used = 0;
     for s in staged {
+        Profile::current().post(s.sges).map_err(|e| (0, e))?;
         assert!(used + s.sges <= sges.len(), "a staged request's SGEs are staged with it");
         // In bounds: just asserted.
         scratch.wrs.push(s.fill(base.wrapping_add(used)));
@@ -192,6 +194,7 @@ pub(super) fn recv(
     post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
 ) -> io::Result<()> {
     const MAX_SGES: usize = 8;
+    Profile::current().post(sges.len())?;
     let mut list = [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; MAX_SGES];
     let n = sges.len().min(MAX_SGES);
     for (to, from) in list.iter_mut().zip(sges) {
