@@ -69,7 +69,7 @@ fn gather<'a>(pieces: &[Buffer], room: &'a mut [u8]) -> Option<&'a [u8]> {
 #[inline]
 fn hand_over_eager(s: &mut Sock, d: &mut Device, payload: &IoVec<'_>) -> EagerSend {
     match (s.session.as_mut(), s.qp) {
-        (Some(session), Some(qp)) if s.state == State::Open && payload.len() > 0 => {
+        (Some(session), Some(qp)) if s.state == State::Open && !payload.is_empty() => {
             // Only a port that ends its connection uses the time.
             let mut port = d.port(s.place.domain, qp, Time::ZERO);
             session.try_send_eager(&mut port, payload, 1)
