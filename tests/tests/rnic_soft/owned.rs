@@ -26,25 +26,6 @@ const SHOWN: usize = 400_000;
 /// Bytes after which a run ends.
 const ENOUGH: usize = 48 << 20;
 
-fn crc32c(bytes: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut i = 0;
-        while i < 256 {
-            let (mut x, mut bit) = (i as u32, 0);
-            while bit < 8 {
-                x = if x & 1 == 1 { x >> 1 ^ 0x82F6_3B78 } else { x >> 1 };
-                bit += 1;
-            }
-            table[i] = x;
-            i += 1;
-        }
-        table
-    };
-    let step = |crc: u32, byte: &u8| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)];
-    !bytes.iter().fold(!0, step)
-}
-
 fn fpdu(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut ddp = [0; UNTAGGED_LEN];
     let n = header.emit(&mut ddp);
@@ -53,7 +34,7 @@ fn fpdu(header: &Header, payload: &[u8]) -> Vec<u8> {
     out.extend_from_slice(&ddp[..n]);
     out.extend_from_slice(payload);
     out.resize(out.len() + mpa::pad(ulpdu), 0);
-    let crc = crc32c(&out);
+    let crc = crc32c::crc32c(&out);
     out.extend_from_slice(&mpa::emit_crc(crc));
     out
 }
@@ -85,7 +66,7 @@ impl Peer {
                 break;
             }
             let covered = end + mpa::pad(ulpdu);
-            let crc = mpa::emit_crc(crc32c(&rest[..covered]));
+            let crc = mpa::emit_crc(crc32c::crc32c(&rest[..covered]));
             let header = Header::parse(&rest[2..]).unwrap();
             assert_eq!(rest[covered..len], crc, "{len} bytes changed after their CRC: {header:?}");
             self.take(&header, &rest[2 + header.len()..end], sender);
