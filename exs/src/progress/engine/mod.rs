@@ -2,8 +2,8 @@
 //!
 //! The thread that holds the lock of the context moves the engine. No code of it blocks or sleeps.
 //!
-//! **The parts.** Each field of [`Engine`] is a part. A part owns its fields, and its methods take
-//! what else they need as arguments. No part knows another table, apart from what stands here:
+//! **The parts.** Each field of [`Engine`] is a part, apart from a few numbers. A part owns its
+//! fields, and its methods take what else they need as arguments.
 //!
 //! | part | owns | files |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | `sockets` | the sockets with their sessions; the list of marked sockets; lazy doorbells; the sockets of queue pairs and listeners | `sockets`, `sock`, `queries` |
 //! | `ops` | what each event must return; the groups of sends of several parts | `ops`, `parts` |
 //! | `timers` | for each socket the time at which the engine must look after it | `timers` |
-//! | `sweeps` | the connections that threads attend, or have left | `attend` |
+//! | `sweeps` | the connections that threads attend, or have left | `attend`, `polled` |
 //! | `delivery` | events that are kept apart for a thread; the threads to wake; the news of watches | `delivery`, `watch` |
 //! | `plain` | ordinary kernel sockets | `crate::plain`, `kernel` |
 //! | `neighbours` | what goes to other shards | `spread` |
