@@ -6,8 +6,8 @@
 //! there when the word `Asleep` has the bit `BY_DESCRIPTOR`. The program then comes with a call
 //! that receives, and takes the data out of the ring.
 //!
-//! Only eager messages ring there, since only they are data for a receive and nothing else. All
-//! other records ring as usual, and the thread that leads shows what they mean.
+//! Only eager messages with bytes ring there, since they are data for a receive. All other records
+//! ring as usual, and the thread that leads shows what they mean.
 //!
 //! # Trust
 //! Only a peer of the same user gets the end. It can make the descriptor readable or not writable
@@ -63,9 +63,11 @@ impl PolledEnds {
 }
 
 impl ShmLink {
-    /// Wakes the peer for an eager message of `len` bytes.
+    /// Wakes the peer for an eager message of `len` bytes. A message without bytes is none for a
+    /// receive of the program, but for its session.
     pub(super) fn ring_for_message(&self, len: usize, what: u64) {
-        let Some(bell) = &self.wake_up.polled.theirs else { return self.ring(what) };
+        let bell = self.wake_up.polled.theirs.as_ref().filter(|_| len > 0);
+        let Some(bell) = bell else { return self.ring(what) };
         match self.mem.sleep_words().must_ring_descriptor() {
             RingDescriptor::Usual => self.ring(what),
             RingDescriptor::No => {}
