@@ -1,5 +1,8 @@
 //! The connections of a job: the server waits for them, the client makes them, and both hand
 //! them to parts.
+//!
+//! A connection lives in the shard of the queue with which it was made. So there is such a queue for
+//! each thread, its door, and the threads share nothing.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -64,18 +67,20 @@ impl Links {
 
     /// A part for each thread; of plain sockets for each connection.
     pub(crate) fn parts(self, job: &Job, is_client: bool) -> Result<Vec<Box<dyn Part>>, Failure> {
-        let mut sockets = match self {
+        let sockets = match self {
             Links::Plain(all) => {
                 let part = |s| Box::new(PlainPart::new(job, s, is_client)) as Box<dyn Part>;
                 return Ok(all.into_iter().map(part).collect());
             }
-            Links::Exs(all) => all.into_iter(),
+            Links::Exs(all) => all,
         };
-        let threads = (job.threads as usize).min(sockets.len());
+        let mut shares: Vec<Vec<Socket>> = (0..parts_of(job)).map(|_| Vec::new()).collect();
+        let parts = shares.len();
+        for (n, socket) in sockets.into_iter().enumerate() {
+            shares[n % parts].push(socket);
+        }
         let mut parts = Vec::new();
-        for left in (1..=threads).rev() {
-            let n = sockets.len().div_ceil(left);
-            let share = sockets.by_ref().take(n).collect();
+        for share in shares {
             let part: Box<dyn Part> = match (job.test, is_client) {
                 (Test::Lat, true) => Box::new(Ping::new(job, share)?),
                 (Test::Lat, false) => Box::new(Pong::new(job, share)?),
@@ -87,6 +92,16 @@ impl Links {
     }
 }
 
+/// How many threads move the EXS connections of a job.
+fn parts_of(job: &Job) -> usize {
+    job.threads.min(job.connections).max(1) as usize
+}
+
+/// The queues with which the connections are made, in turns: one for each thread.
+fn doors(job: &Job) -> Result<Vec<EventQueue>, Failure> {
+    (0..parts_of(job)).map(|_| EventQueue::new(2).during("event queue")).collect()
+}
+
 /// The client's: connects to where the server waits. `first` is called when the first of them
 /// is there.
 pub(crate) fn connect(
@@ -96,17 +111,17 @@ pub(crate) fn connect(
     mut first: impl FnMut() -> Result<(), Failure>,
 ) -> Result<Links, Failure> {
     let mut links = Links::none(job);
+    let doors = doors(job)?;
     for n in 0..job.connections {
         match (&mut links, place) {
             (Links::Exs(all), Place::Port(port)) => {
                 let socket =
                     Socket::with_options(job.kind.into(), job.options()).during("socket")?;
                 let addr = SocketAddr::new(server.ip(), *port);
-                socket.blocking().connect(addr).during(format!(
-                    "connection {} by {}",
-                    n + 1,
-                    job.way
-                ))?;
+                let what = format!("connection {} by {}", n + 1, job.way);
+                let door = &doors[n as usize % doors.len()];
+                socket.connect(door, Token(0), addr).during(what.clone())?;
+                door.next().during(what.clone())?.into_result().during(what)?;
                 all.push(socket);
             }
             (Links::Plain(all), Place::Port(port)) => {
@@ -185,15 +200,15 @@ impl Listener {
         mut first: impl FnMut() -> Result<(), Failure>,
     ) -> Result<Links, Failure> {
         let patience = job.patience();
-        let queue = EventQueue::new(1).during("event queue")?;
+        let doors = doors(job)?;
         let mut links = Links::none(job);
         if let Listener::Exs(listener) = &self {
-            listener.accept(&queue, Token(0)).during("accept")?;
+            listener.accept(&doors[0], Token(0)).during("accept")?;
         }
         let mut since = Instant::now();
         while links.len() < job.connections as usize {
             let before = links.len();
-            self.take(job, &queue, &mut links)?;
+            self.take(job, &doors, &mut links)?;
             if before == 0 && links.len() > 0 {
                 first()?;
             }
@@ -210,19 +225,19 @@ impl Listener {
     }
 
     /// The next connection, if one comes soon.
-    fn take(&self, job: &Job, queue: &EventQueue, links: &mut Links) -> Result<(), Failure> {
+    fn take(&self, job: &Job, doors: &[EventQueue], links: &mut Links) -> Result<(), Failure> {
         match (self, links) {
             (Listener::Exs(listener), Links::Exs(all)) => {
-                let Some(event) = queue.dequeue(1, Some(LOOK)).during("accept")?.pop() else {
-                    return Ok(());
-                };
+                let door = |n: usize| &doors[n % doors.len()];
+                let came = door(all.len()).dequeue(1, Some(LOOK)).during("accept")?.pop();
+                let Some(event) = came else { return Ok(()) };
                 if let Completion::Accept { socket, .. } =
                     event.into_completion().during("accept")?
                 {
                     all.push(socket);
                 }
                 if all.len() < job.connections as usize {
-                    listener.accept(queue, Token(0)).during("accept")?;
+                    listener.accept(door(all.len()), Token(0)).during("accept")?;
                 }
             }
             (Listener::Tcp(listener), Links::Plain(all)) => {
