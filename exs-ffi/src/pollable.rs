@@ -225,15 +225,15 @@ pub(crate) fn refresh(entry: &Entry, fd: c_int) {
 /// As `refresh`, after a receive that did not wait: the program is about to sleep until the
 /// descriptor is ready, as far as the call can know. `missed`: the receive has found nothing.
 pub(crate) fn refresh_for_sleep(entry: &Entry, fd: c_int, missed: bool) {
-    let sleep = || {
+    let announce = || {
         let end = if entry.face.can_ring() { entry.face.shown().pair.lend() } else { None };
         end.map_or(0, |end| rings(entry, Some(end.as_fd())))
     };
-    let rings = sleep();
+    let rings = announce();
     show(entry, Some((fd, rings)));
     if missed && entry.face.can_ring() && entry.face.take_stray(fd) {
         // If the message came after this call had announced the sleep, there are data.
-        let rings = sleep();
+        let rings = announce();
         show(entry, Some((fd, rings.saturating_sub(1))));
     }
 }

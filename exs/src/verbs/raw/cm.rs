@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use super::abi as sys;
-use super::post::{HwSge, PostScratch, Staged, chain, one, recv};
 use super::profile::Profile;
 use super::reaper::{self, IdToFree, QpToFree};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
@@ -315,7 +314,7 @@ impl CmId {
         Ok(attr.cap.max_inline_data)
     }
 
-    fn qp(&self) -> *mut sys::ibv_qp {
+    pub(super) fn qp(&self) -> *mut sys::ibv_qp {
         // SAFETY: a live id; a pointer is read.
         unsafe { (*self.id.as_ptr()).qp }
     }
@@ -421,53 +420,10 @@ impl CmId {
         // SAFETY: a storage that holds any family's address, zero if there is none.
         unsafe { crate::sys::from_raw(at.cast()) }
     }
-
-    /// Posts staged sends with one doorbell. The error has the number that the device took.
-    pub(in super::super) fn post_send(
-        &self,
-        staged: &[Staged],
-        sges: &[HwSge],
-        scratch: &mut PostScratch,
-    ) -> Result<(), (usize, io::Error)> {
-        let qp = NonNull::new(self.qp()).ok_or_else(|| (0, gone()))?;
-        // SAFETY: a live queue pair, of whose device this is the call.
-        let call = unsafe { (*context(qp)).ops.post_send };
-        let call = call.ok_or_else(|| (0, gone()))?;
-        chain(staged, sges, scratch, |wr, bad| {
-            // SAFETY: a live queue pair, and a well-formed chain for the time of the call.
-            unsafe { call(qp.as_ptr(), wr, bad) }
-        })
-    }
-
-    /// Posts a send of one segment by itself.
-    pub(in super::super) fn post_one(&self, staged: &Staged, sge: &HwSge) -> io::Result<()> {
-        let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
-        // SAFETY: a live queue pair, of whose device this is the call.
-        let call = unsafe { (*context(qp)).ops.post_send }.ok_or_else(gone)?;
-        one(staged, sge, |wr, bad| {
-            // SAFETY: a live queue pair, and a well-formed request for the time of the call.
-            unsafe { call(qp.as_ptr(), wr, bad) }
-        })
-    }
-
-    /// Posts a receive to the queue pair's own queue.
-    pub(in super::super) fn post_recv(&self, wr_id: u64, sges: &[HwSge]) -> io::Result<()> {
-        let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
-        // SAFETY: a live queue pair, of whose device this is the call.
-        let call = unsafe { (*context(qp)).ops.post_recv }.ok_or_else(gone)?;
-        recv(wr_id, sges, |wr, bad| {
-            // SAFETY: a live queue pair, and a well-formed request.
-            unsafe { call(qp.as_ptr(), wr, bad) }
-        })
-    }
 }
 
-fn context(qp: NonNull<sys::ibv_qp>) -> *const sys::ibv_context {
-    // SAFETY: a live queue pair, by its holder; a pointer is read.
-    unsafe { (*qp.as_ptr()).context }
-}
-
-fn gone() -> io::Error {
+/// The error of a call on an id without a queue pair.
+pub(super) fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOTCONN)
 }
 

@@ -1,8 +1,10 @@
 //! Work requests.
 
 use std::io;
+use std::ptr::NonNull;
 
 use super::abi as sys;
+use super::cm::{CmId, gone};
 use super::profile::Profile;
 use super::{Registration, Window};
 
@@ -136,7 +138,7 @@ impl Staged {
 }
 
 /// Posts one work request of one segment.
-pub(super) fn one(
+fn one(
     staged: &Staged,
     sge: &HwSge,
     post: impl FnOnce(*mut sys::ibv_send_wr, *mut *mut sys::ibv_send_wr) -> i32,
@@ -150,7 +152,7 @@ pub(super) fn one(
 
 /// Posts a chain of work requests with one doorbell. The error has the number that the device took,
 /// and why it refused the next one.
-pub(super) fn chain(
+fn chain(
     staged: &[Staged],
     sges: &[HwSge],
     scratch: &mut PostScratch,
@@ -208,4 +210,50 @@ pub(super) fn recv(
     };
     let mut bad = std::ptr::null_mut();
     super::check(post(&raw mut wr, &raw mut bad))
+}
+
+impl CmId {
+    /// Posts staged sends with one doorbell. The error has the number that the device took.
+    pub(in super::super) fn post_send(
+        &self,
+        staged: &[Staged],
+        sges: &[HwSge],
+        scratch: &mut PostScratch,
+    ) -> Result<(), (usize, io::Error)> {
+        let qp = NonNull::new(self.qp()).ok_or_else(|| (0, gone()))?;
+        // SAFETY: a live queue pair, of whose device this is the call.
+        let call = unsafe { (*context(qp)).ops.post_send };
+        let call = call.ok_or_else(|| (0, gone()))?;
+        chain(staged, sges, scratch, |wr, bad| {
+            // SAFETY: a live queue pair, and a well-formed chain for the time of the call.
+            unsafe { call(qp.as_ptr(), wr, bad) }
+        })
+    }
+
+    /// Posts a send of one segment by itself.
+    pub(in super::super) fn post_one(&self, staged: &Staged, sge: &HwSge) -> io::Result<()> {
+        let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
+        // SAFETY: a live queue pair, of whose device this is the call.
+        let call = unsafe { (*context(qp)).ops.post_send }.ok_or_else(gone)?;
+        one(staged, sge, |wr, bad| {
+            // SAFETY: a live queue pair, and a well-formed request for the time of the call.
+            unsafe { call(qp.as_ptr(), wr, bad) }
+        })
+    }
+
+    /// Posts a receive to the queue pair's own queue.
+    pub(in super::super) fn post_recv(&self, wr_id: u64, sges: &[HwSge]) -> io::Result<()> {
+        let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
+        // SAFETY: a live queue pair, of whose device this is the call.
+        let call = unsafe { (*context(qp)).ops.post_recv }.ok_or_else(gone)?;
+        recv(wr_id, sges, |wr, bad| {
+            // SAFETY: a live queue pair, and a well-formed request.
+            unsafe { call(qp.as_ptr(), wr, bad) }
+        })
+    }
+}
+
+fn context(qp: NonNull<sys::ibv_qp>) -> *const sys::ibv_context {
+    // SAFETY: a live queue pair, by its holder; a pointer is read.
+    unsafe { (*qp.as_ptr()).context }
 }
