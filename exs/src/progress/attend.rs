@@ -185,21 +185,16 @@ impl Context {
             let mut looks = 0;
             while looks < LOOKS && engine.poll_attended(id) == Some(false) {
                 looks += 1;
-                if self.posters.load(Ordering::Relaxed) > 0 {
-                    break;
-                }
                 std::hint::spin_loop();
             }
             if engine.poll_attended(id) != Some(false) || !queue.is_empty() {
                 break true;
             }
-            if self.clock.about() >= until {
+            // A thread that wants to post may wait for this very processor.
+            if self.posters.load(Ordering::Relaxed) > 0 || self.clock.about() >= until {
                 break false;
             }
             drop(engine);
-            while self.posters.load(Ordering::Relaxed) > 0 {
-                std::hint::spin_loop();
-            }
             engine = self.lock();
         };
         queue.pace().note_peek_attended(found);
