@@ -107,6 +107,7 @@ impl<L: Link> Driver<L> {
 
     /// Checks the segments of a WR and collects them. `sink_of`: the queue pair for whose READ they
     /// are open to its peer.
+    #[inline(always)]
     fn resolve(
         &self,
         pd: u32,
@@ -186,6 +187,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
+    #[inline(always)]
     fn resolve_send(&self, pd: u32, qp: u32, wr: &SendWr<'_>) -> Result<TxWr, RnicError> {
         let need = self.check_op(wr)?;
         let sink_of = self.sink_is_remote(wr.op).then_some(qp);

@@ -149,8 +149,8 @@ pub trait Rnic: Send {
     /// SEND is. It is on the wire too, unless a doorbell costs a system call. The peer gets it by
     /// a receive, or by [`Rnic::next_eager`] where its RNIC has that.
     ///
-    /// Returns [`EagerSend::Declined`] if other work is before it on this QP, or if there is no
-    /// room; `head` then has written nothing, and the caller posts the message.
+    /// Returns [`EagerSend::Declined`] if other work is before it on this QP, or
+    /// [`EagerSend::NoRoom`]; `head` then has written nothing, and the caller posts the message.
     fn try_send_eager(
         &mut self,
         _qp: Qp,

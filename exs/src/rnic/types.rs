@@ -20,10 +20,21 @@ pub const MESSAGE: u32 = (8 << 10) + 64;
 pub enum EagerSend {
     /// The RNIC took nothing: the caller posts the message as a SEND.
     Declined,
+    /// The same, because there is no room with the peer, and nothing waits before the message. A
+    /// SEND that the caller posts now completes when there is room again.
+    NoRoom,
     /// The message is on the wire.
     Sent,
     /// The SEND is complete, and the message leaves with the next doorbell.
     Batched,
+}
+
+impl EagerSend {
+    /// The RNIC took the message.
+    #[inline]
+    pub fn is_taken(self) -> bool {
+        matches!(self, EagerSend::Sent | EagerSend::Batched)
+    }
 }
 
 /// A message that [`next_eager`](super::Rnic::next_eager) returns.

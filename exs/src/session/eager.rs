@@ -84,7 +84,7 @@ impl Session {
             Some(message) => self.header(message, head),
             None => 0,
         });
-        if sent != EagerSend::Declined {
+        if sent.is_taken() {
             self.counters.sends += sends;
             self.counters.tx_inline += u64::from(len);
         }
@@ -99,8 +99,8 @@ impl Session {
         }
     }
 
-    /// Sends the data of a send that had to wait inside one eager message. False: nothing has
-    /// happened.
+    /// Sends the data of a send that had to wait inside one eager message. If the port does not take
+    /// it, nothing has happened.
     pub(super) fn try_send_inline_eager(
         &mut self,
         port: &mut dyn Port,
@@ -108,24 +108,24 @@ impl Session {
         off: u64,
         len: u32,
         message: Message,
-    ) -> bool {
+    ) -> EagerSend {
         if self.unrung.has_deferred() {
-            return false;
+            return EagerSend::Declined;
         }
         let Some(SendSource::Memory(IoVec::One(buf))) = self.sender.source(op) else {
-            return false;
+            return EagerSend::Declined;
         };
         let (seg, off) = (buf.seg.clone(), usize::try_from(off).unwrap_or(usize::MAX));
         let payload = seg.io_vec(off, index(len));
         let sent = port.try_send_eager(&payload, &mut |head| self.header(message, head));
         if !self.note_eager(sent, true) {
-            return false;
+            return sent;
         }
         if let Some(proto) = &mut self.proto {
             proto.handle_sent(op, len.into());
         }
         self.counters.tx_inline += u64::from(len);
-        true
+        sent
     }
 
     /// Puts data that arrived into the receives that wait for them alone. `packet`: the data are a
@@ -211,7 +211,7 @@ impl Session {
         if sent == EagerSend::Batched {
             self.unrung.note(if urgent { Doorbell::Now } else { Doorbell::Soon });
         }
-        sent != EagerSend::Declined
+        sent.is_taken()
     }
 
     /// No receive waits for data: an eager message would have to go to the ring.

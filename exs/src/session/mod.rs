@@ -256,6 +256,7 @@ impl Session {
             WrPurpose::Message => {}
             WrPurpose::Piece { op } => self.release_send(op),
             WrPurpose::Chunk { op, len } => {
+                self.sender.found_room(op);
                 if over.status() == WcStatus::Success
                     && let Some(proto) = &mut self.proto
                 {

@@ -50,11 +50,13 @@ pub(super) struct Sender {
     sends: Table<Send>,
     /// The chunk that is being posted. Nothing of its direction overtakes it.
     job: Option<Job>,
+    /// The send whose message waits for room with the peer, as a WR. None: there is none.
+    waits_for_room: Option<u64>,
 }
 
 impl Sender {
     pub(super) fn new() -> Sender {
-        Sender { sends: Table::new(), job: None }
+        Sender { sends: Table::new(), job: None, waits_for_room: None }
     }
 
     /// Adds a send of data.
@@ -133,6 +135,23 @@ impl Sender {
 
     pub(super) fn take_job(&mut self) -> Option<Job> {
         self.job.take()
+    }
+
+    /// A message with bytes of this send was posted as a WR, which waits for room with the peer. The
+    /// data behind it wait here and not as WRs: once there is room, they leave as eager messages.
+    pub(super) fn await_room(&mut self, id: u64) {
+        self.waits_for_room = Some(id);
+    }
+
+    /// A WR with bytes of this send is over. If it waited for room, there is room.
+    pub(super) fn found_room(&mut self, id: u64) {
+        self.waits_for_room = self.waits_for_room.filter(|waiting| *waiting != id);
+    }
+
+    /// A message waits for room, and all further data wait behind it.
+    #[inline]
+    pub(super) fn awaits_room(&self) -> bool {
+        self.waits_for_room.is_some()
     }
 
     /// A WR is about to use the memory of a send.

@@ -81,6 +81,15 @@ impl Timers {
     }
 }
 
+/// The earlier of two points in time, of which either may be missing.
+#[inline]
+fn sooner(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 impl Session {
     /// When `handle_timeout` must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
@@ -93,17 +102,15 @@ impl Session {
         let recvs = (mixed || limits.recv_timeout.is_some())
             .then(|| self.first_deadline(self.receiver.deadlines()))
             .flatten();
-        let handshake = self.timers.handshake;
-        let times = [
-            sends,
-            recvs,
-            handshake,
-            self.closing.deadline(),
-            self.grace_end(),
-            self.ring_idle_at(),
-        ];
-        let probing = [self.probe_at(), self.dead_at()];
-        times.into_iter().chain(probing).chain([self.timers.patience]).flatten().min()
+        // Each message asks for it, so it is written as a chain of comparisons.
+        let first = sooner(sends, recvs);
+        let first = sooner(first, self.timers.handshake);
+        let first = sooner(first, self.closing.deadline());
+        let first = sooner(first, self.grace_end());
+        let first = sooner(first, self.ring_idle_at());
+        let first = sooner(first, self.probe_at());
+        let first = sooner(first, self.dead_at());
+        sooner(first, self.timers.patience)
     }
 
     fn send_deadline(&self) -> Option<Time> {

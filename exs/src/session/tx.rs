@@ -1,7 +1,7 @@
 //! Data that leave.
 
 use crate::ids::Outcome;
-use crate::rnic::{FileRange, RnicError, SendOp, Sge, WcStatus};
+use crate::rnic::{EagerSend, FileRange, RnicError, SendOp, Sge, WcStatus};
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
 use super::credits::Level;
@@ -27,8 +27,9 @@ impl Session {
             if self.sender.has_job() {
                 self.drive_job(port);
             }
-            let free = !self.sender.has_job() && self.is_flushed();
-            let can = free && self.wants_transfer() && self.may_send(Level::Data);
+            let free = !self.sender.has_job() && !self.sender.awaits_room();
+            let can =
+                free && self.is_flushed() && self.wants_transfer() && self.may_send(Level::Data);
             let Some(step) = self.proto.as_mut().and_then(|p| p.tx_step(can)) else { break };
             self.tx_step(port, step);
         }
@@ -255,7 +256,8 @@ impl Session {
 
     /// Sends a message with the data in it.
     fn send_inline(&mut self, port: &mut dyn Port, op: u64, off: u64, len: u32, message: Message) {
-        if self.try_send_inline_eager(port, op, off, len, message) {
+        let sent = self.try_send_inline_eager(port, op, off, len, message);
+        if sent.is_taken() {
             return;
         }
         let Some(SendSource::Memory(iov)) = self.sender.source(op) else { return };
@@ -305,6 +307,8 @@ impl Session {
             }
         } else if !posted && !copied {
             self.sender.take_back(op);
+        } else if posted && sent == EagerSend::NoRoom {
+            self.sender.await_room(op);
         }
         self.counters.tx_inline += u64::from(len);
     }

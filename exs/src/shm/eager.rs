@@ -35,8 +35,9 @@ impl ShmRnic {
         let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return EagerSend::Declined };
         link.tx.window.set_busy_links(self.parts.hot.len());
-        if !link.write_eager(payload, head) {
-            return EagerSend::Declined;
+        let sent = link.write_eager(payload, head);
+        if !sent.is_taken() {
+            return sent;
         }
         match link.polling.hot {
             true => link.polling.misses = 0,
@@ -45,7 +46,7 @@ impl ShmRnic {
             false if link.base.attended => {}
             false => self.make_hot(id),
         }
-        EagerSend::Sent
+        sent
     }
 
     /// Takes an eager message out of a hot link, of each link in turn (`Rnic::next_eager`). A link whose
@@ -117,21 +118,21 @@ impl ShmLink {
         &mut self,
         payload: &IoVec<'_>,
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
-    ) -> bool {
+    ) -> EagerSend {
         // The peer polls this line, so to get it is most of the cost: begin with that.
         self.mem.hint(Hint::Take, self.tx.pos, LINE);
         let open = self.phase == LinkPhase::Open && !self.socket.hung_up;
         let most = payload.len() + HEAD;
         if !open || most > MAX_IN_RECORD || !self.tx.is_drained() || self.peer_end().is_some() {
-            return false;
+            return EagerSend::Declined;
         }
         if !self.reserve(RecordHead::short(RecordKind::Send, 0, most).len()) {
-            return false;
+            return EagerSend::NoRoom;
         }
         let mut header = [0; HEAD];
         let len = head(&mut header);
         if len == 0 {
-            return false;
+            return EagerSend::Declined;
         }
         let record = RecordHead::short(RecordKind::Send, 0, len + payload.len());
         let pos = self.tx.pos;
@@ -151,7 +152,7 @@ impl ShmLink {
         // by then. All but the first line, which the peer polls.
         let next = self.tx.next_pos(record.len(), &self.mem);
         self.mem.hint(Hint::Take, next + LINE, record.len() - LINE);
-        true
+        EagerSend::Sent
     }
 
     fn has_message(&self) -> bool {

@@ -73,6 +73,7 @@ impl Link for Box<ShmLink> {
         }
     }
 
+    #[inline(always)]
     fn post(driver: &mut ShmRnic, _: u32, id: u32, wr: TxWr) -> Result<(), RnicError> {
         driver.links.get_mut(id)?.tx.push(wr);
         Ok(())

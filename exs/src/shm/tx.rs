@@ -91,6 +91,7 @@ impl Tx {
         self.queue.len()
     }
 
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: TxWr) {
         let len = (wr.head.len() + wr.sgl.len()) as u64;
         self.queue.push_back(PendingWr {

@@ -135,7 +135,7 @@ impl Engine {
             let joined = IoVec::new(&room[..len]);
             sent = session.try_send_eager(&mut port, &joined, count as u64);
         }
-        if sent == EagerSend::Declined {
+        if !sent.is_taken() {
             let only = batch.first()?.buffer().io_vec();
             (count, len) = (1, only.len());
             if len > 0 {
@@ -143,7 +143,7 @@ impl Engine {
             }
         }
         match sent {
-            EagerSend::Declined => None,
+            EagerSend::Declined | EagerSend::NoRoom => None,
             EagerSend::Sent => Some((count, 0)),
             EagerSend::Batched => Some((count, len)),
         }

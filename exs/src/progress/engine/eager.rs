@@ -103,7 +103,7 @@ impl Engine {
         };
         let len = payload.len();
         match hand_over_eager(s, d, &payload) {
-            EagerSend::Declined => return Err(bufs),
+            EagerSend::Declined | EagerSend::NoRoom => return Err(bufs),
             EagerSend::Sent => {}
             EagerSend::Batched => self.ring_for(id.index, len, ticket.queue.attends(), call),
         }
@@ -125,7 +125,7 @@ impl Engine {
         let Some(s) = self.sockets.get_mut(id) else { return false };
         let (d, _) = self.devices.with_room(s.place.device);
         match hand_over_eager(s, d, &buffer.io_vec()) {
-            EagerSend::Declined => return false,
+            EagerSend::Declined | EagerSend::NoRoom => return false,
             EagerSend::Sent => {}
             // The thread that calls may sleep next, and rings no doorbell after that.
             EagerSend::Batched => {

@@ -98,8 +98,11 @@ impl Port for LinkEnd<'_> {
         let s = self.me();
         let clear = s.state == QpState::Rts && s.posted.iter().all(|p| p.wr == NO_WR);
         let passes = self.net.passes;
-        if !clear || passes == 0 || !self.net.rng.one_in(passes) {
+        if !clear || passes == 0 {
             return EagerSend::Declined;
+        }
+        if !self.net.rng.one_in(passes) {
+            return if self.net.rng.one_in(2) { EagerSend::NoRoom } else { EagerSend::Declined };
         }
         let mut bytes = [0; HEAD];
         let len = head(&mut bytes);

@@ -102,7 +102,7 @@ impl World {
                 let urgent = self.rng.one_in(2);
                 self.net.flush(side, urgent);
             }
-            if sent != EagerSend::Declined {
+            if sent.is_taken() {
                 drop(source);
                 return self.passed(side, op, data, bufs);
             }
