@@ -2,8 +2,8 @@
 # What `make test-rdma` runs: builds the programs and the test binaries here, runs
 # each suite in a guest whose kernel has RDMA devices, and sums up.
 #
-#   run.sh [SUITE]...       these (files of suites/, without .sh). `all` stands for every
-#                           suite; without arguments the benchmarks are left out
+#   run.sh [SUITE]...       these (files of suites/, without .sh). `all` stands for every suite;
+#                           without arguments the benchmarks and the long ones are left out
 #
 #   RDMA_KERNEL=uml:FILE    the kernel, see kernel.sh; QEMU with Debian's otherwise
 #   RDMA_JOBS=N             guests that run side by side; see below for the default
@@ -25,7 +25,7 @@ case "$*" in '' | all)
     suites=()
     for file in "$here"/suites/*.sh; do
         suite=$(basename "$file" .sh)
-        if [ "$*" = all ] || [ "$(header "$suite" kind)" != benchmark ]; then suites+=("$suite"); fi
+        if [ "$*" = all ] || [ -z "$(header "$suite" kind)" ]; then suites+=("$suite"); fi
     done
     ;;
 esac

@@ -2,7 +2,8 @@
 # The contract of sockets over pretended adapters: the device hides what such an adapter lacks, and
 # refuses what it would refuse (exs/src/verbs/raw/profile.rs). RDMA_ADAPTERS names others.
 # devices: each
-# limit: 900
+# limit: 2400
+# kind: long
 # shellcheck source=SCRIPTDIR/../lib.sh
 . "$(dirname "$0")/../lib.sh"
 "$bed/links.sh" one
