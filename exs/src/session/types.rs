@@ -246,8 +246,10 @@ pub enum Announce {
     WriteSend,
 }
 
-/// An operation has ended.
+/// An operation has ended. The order of the fields is that of memory: with the numbers first, a move
+/// of `Option<Done>` copies them whole, and a load that follows does not wait for two stores.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Done {
     /// Which.
     pub op: OpId,
