@@ -202,9 +202,9 @@ impl Context {
     }
 }
 
-/// The outcome of a read that the thread did not begin.
+/// The outcome of a read that the thread did not begin, with the kernel's number.
 fn not_yet() -> io::Result<usize> {
-    Err(io::ErrorKind::WouldBlock.into())
+    Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
 impl AttendedQueue<'_> {

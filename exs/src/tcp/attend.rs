@@ -163,7 +163,26 @@ impl SoftRnic {
     }
 }
 
-/// The error once more: the kernel's has a number.
+/// The error once more: the kernel's number, or the kind of an error without one.
 fn copy_of(e: &std::io::Error) -> std::io::Error {
-    std::io::Error::from_raw_os_error(e.raw_os_error().unwrap_or(libc::EIO))
+    match e.raw_os_error() {
+        Some(errno) => std::io::Error::from_raw_os_error(errno),
+        None => e.kind().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::copy_of;
+
+    #[test]
+    fn a_copy_of_an_error_is_of_its_kind() {
+        let reset = copy_of(&Error::from_raw_os_error(libc::ECONNRESET));
+        assert_eq!(reset.raw_os_error(), Some(libc::ECONNRESET));
+        for kind in [ErrorKind::WouldBlock, ErrorKind::Interrupted] {
+            assert_eq!(copy_of(&kind.into()).kind(), kind, "no number");
+        }
+    }
 }
