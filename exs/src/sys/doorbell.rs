@@ -92,11 +92,7 @@ impl Button {
     /// `InvalidInput` if the descriptor is no UNIX stream socket: a send on another kind could
     /// wait. The kernel answers these questions without asking the object behind the descriptor.
     pub fn adopt(fd: ForeignFd) -> io::Result<Button> {
-        let is = |name, wanted| option(fd.as_fd(), name).is_ok_and(|value| value == wanted);
-        if is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_STREAM) {
-            return Ok(Button(fd));
-        }
-        Err(io::ErrorKind::InvalidInput.into())
+        unix_socket(fd, libc::SOCK_STREAM).map(Button)
     }
 
     /// Closes a descriptor that was sent for this button. One of the same socket is closed here: that ends
@@ -119,7 +115,20 @@ impl Button {
     }
 }
 
-pub(super) fn option(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
+/// The descriptor, if it is a UNIX socket of the type `kind`.
+///
+/// # Errors
+/// `InvalidInput` if it is another file. The kernel answers without asking the object behind the
+/// descriptor.
+pub(super) fn unix_socket(fd: ForeignFd, kind: libc::c_int) -> io::Result<ForeignFd> {
+    let is = |name, wanted| option(fd.as_fd(), name).is_ok_and(|value| value == wanted);
+    if is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, kind) {
+        return Ok(fd);
+    }
+    Err(io::ErrorKind::InvalidInput.into())
+}
+
+fn option(fd: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
     option_bytes(fd, name).map(libc::c_int::from_ne_bytes)
 }
 

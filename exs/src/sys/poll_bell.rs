@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::doorbell::option;
+use super::doorbell::unix_socket;
 use super::foreign::ForeignFd;
 use super::note_calls;
 
@@ -27,11 +27,7 @@ impl PollBell {
     /// `InvalidInput` if the descriptor is no UNIX socket of the type SOCK_SEQPACKET: a send on
     /// another kind could wait.
     pub fn adopt(fd: ForeignFd) -> io::Result<PollBell> {
-        let is = |name, wanted| option(fd.as_fd(), name).is_ok_and(|value| value == wanted);
-        if is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_SEQPACKET) {
-            return Ok(PollBell(fd));
-        }
-        Err(io::ErrorKind::InvalidInput.into())
+        unix_socket(fd, libc::SOCK_SEQPACKET).map(PollBell)
     }
 
     /// Rings by a message of `len` bytes, 4096 at most, which FIONREAD counts at the other end.

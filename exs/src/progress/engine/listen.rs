@@ -19,7 +19,6 @@ use super::{Engine, Error, SockId};
 use crate::progress::options::Transport;
 use crate::progress::shards::{self, Shard};
 use crate::rnic::{ListenOpts, Listener, RnicError};
-
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
 
