@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::call::{PIECES, What, Xfer};
-use super::coalesce::{PAUSE, TOGETHER};
+use super::coalesce::TOGETHER;
+use super::send_burst::PAUSE;
 use super::sock::{Name, name, release};
 use super::types::{End, Failure, KernelDone, Kind, Pieces, Posted, Target};
 use super::{Plain, TICK};

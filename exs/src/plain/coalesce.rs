@@ -3,7 +3,7 @@
 //! A program in a burst posts sends on one stream, one after the other, and comes back to dequeue.
 //! From the fifth on, such sends are kept in a [`Batch`](super::batch::Batch). The batch leaves
 //! - when it has [`TOGETHER`] bytes or [`PIECES`](super::call::PIECES) sends;
-//! - when the program waits for an event, or dequeues one without a wait after [`PAUSE`];
+//! - when the program waits for an event, or dequeues one without a wait after [`PAUSE`](super::send_burst::PAUSE);
 //! - when another thread takes the lead, which happens after some milliseconds at most.
 //!
 //! A program that dequeues after each single send has none kept. On loopback four sends of 64 KiB in
@@ -13,9 +13,6 @@
 //! Some programs post and then do not dequeue, but wait in a call of their own. The library keeps sends
 //! of such a program again only after a much longer burst.
 
-use std::os::fd::RawFd;
-use std::time::Duration;
-
 use super::Plain;
 use super::batch::may_be_kept;
 use super::call::Xfer;
@@ -23,67 +20,8 @@ use super::sock::name;
 use super::types::{Kind, Posted, Target};
 use crate::time::Time;
 
-/// Sends of a burst that leave one by one before the others are kept: at first, and at most, after
-/// the program has repeatedly not come for kept sends.
-const ALONE: u32 = 4;
-const ALONE_MAX: u32 = 1 << 10;
 /// Bytes with which a batch leaves.
 pub(super) const TOGETHER: usize = 256 << 10;
-/// A pause between two sends that ends a burst.
-pub(super) const PAUSE: Duration = Duration::from_micros(50);
-
-/// Sends that follow each other on one stream.
-pub(super) struct SendBurst {
-    /// The number that the program sends by. If it stands for another socket meanwhile, only the count
-    /// is wrong.
-    number: Option<RawFd>,
-    /// Sends since the last pause.
-    sends: u32,
-    /// When the last send was posted; None if the time since then went into system calls of the
-    /// library.
-    last: Option<Time>,
-    /// Sends that leave one by one before others are kept ([`ALONE`] to [`ALONE_MAX`]).
-    alone: u32,
-}
-
-impl Default for SendBurst {
-    fn default() -> SendBurst {
-        SendBurst { number: None, sends: 0, last: None, alone: ALONE }
-    }
-}
-
-impl SendBurst {
-    /// Counts one more send; true if it may wait for others.
-    pub(super) fn grow(&mut self, number: RawFd, now: Time) -> bool {
-        if self.number != Some(number) {
-            *self = SendBurst { number: Some(number), ..SendBurst::default() };
-        } else if self.last.is_some_and(|last| now.since(last) > PAUSE) {
-            self.sends = 0;
-        }
-        (self.sends, self.last) = (self.sends.saturating_add(1), Some(now));
-        self.sends > self.alone
-    }
-
-    /// The library was in a system call: the time until the next send is no pause of the program.
-    pub(super) fn forgive_pause(&mut self) {
-        self.last = None;
-    }
-
-    /// The program came for its events, and several sends left together.
-    fn served(&mut self) {
-        (self.alone, self.last) = ((self.alone / 2).max(ALONE), None);
-    }
-
-    /// The program came after a single send, so that keeping it saved nothing.
-    fn alone(&mut self) {
-        (self.sends, self.alone, self.last) = (0, (self.alone * 2).min(ALONE_MAX), None);
-    }
-
-    /// The program did not come for kept sends.
-    fn not_served(&mut self) {
-        (self.sends, self.alone) = (0, (self.alone * 8).min(ALONE_MAX));
-    }
-}
 
 impl Plain {
     /// Keeps a new send, or sends it together with the batch before it. Gives back
@@ -102,6 +40,9 @@ impl Plain {
             return Ok(());
         }
         if !may_wait || !self.is_free(&name(target)) {
+            return Err(xfer);
+        }
+        if !self.burst.is_on(name(target)) {
             return Err(xfer);
         }
         if !self.may_keep {
@@ -167,7 +108,9 @@ mod tests {
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
+    use std::time::Duration;
 
+    use super::super::send_burst::{ALONE, PAUSE};
     use super::super::{Direct, KernelIo, Lease, Pieces, Request};
     use super::*;
     use crate::mem::Buffer;

@@ -19,8 +19,8 @@
 //! own would do.
 //!
 //! Modules: [`Plain`] is the table of sockets; `sock` has the queues of one socket; `call` makes the
-//! system calls of one transfer; `coalesce` decides which small sends are kept, and `batch` sends them
-//! together; `direct` sends on a number without a look at it first; `files` fetches the bytes of
+//! system calls of one transfer; `coalesce` decides which small sends are kept, `send_burst` counts
+//! those that follow each other, and `batch` sends them together; `direct` sends on a number without a look at it first; `files` fetches the bytes of
 //! files; `ends` ends operations early; `wait` does connects and accepts, and `helper` waits for them
 //! where the socket blocks; `types` is the vocabulary.
 //!
@@ -37,6 +37,7 @@ mod direct;
 mod ends;
 mod files;
 mod helper;
+mod send_burst;
 mod sock;
 mod types;
 mod wait;
@@ -50,9 +51,9 @@ use mio::unix::SourceFd;
 
 use self::batch::{Batch, KeptSend, Rested};
 use self::call::{Step, What, Xfer};
-use self::coalesce::SendBurst;
 use self::files::{CHUNK, Scratch};
 use self::helper::Helper;
+use self::send_burst::SendBurst;
 use self::sock::{Ended, Name, Sock, name, release};
 use crate::ids::OpId;
 use crate::rnic::Ready;
