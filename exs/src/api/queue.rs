@@ -172,7 +172,7 @@ impl EventQueue {
                 match context.wait(&self.core, want, left, exact)? {
                     Waited::Got(n) => return Ok(n),
                     Waited::There => {}
-                    Waited::InVain => return Ok(self.core.take(max, out)),
+                    Waited::TooFew => return Ok(self.core.take(max, out)),
                 }
             }
             let n = self.core.take_at_least(min, max, out);

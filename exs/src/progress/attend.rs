@@ -88,7 +88,7 @@ impl Context {
         self.reliance.note_wait();
         let deadline = timeout.map(|t| self.now() + t);
         // Events that are there, or come within `AT_HAND`, do not count as waiting.
-        if exact && self.first_peek(queue, 1, Some(AT_HAND), NOBODY) != Waited::InVain {
+        if exact && self.first_peek(queue, 1, Some(AT_HAND), NOBODY) != Waited::TooFew {
             return Ok(Awaited::There);
         }
         let waiter = waiter()?;

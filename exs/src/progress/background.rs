@@ -1,8 +1,8 @@
 //! The background thread, and calls that run the engine in passing.
 //!
 //! The background thread leads where no thread of the program does. A thread that comes to a queue
-//! and does not wait *visits* the shard: it rings doorbells that were put off, and now and then
-//! leads for a few turns. Handles and other engines leave work for the next leader.
+//! rings the doorbells that were put off, whether it waits or not. Handles and other engines leave
+//! work for the next leader.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,14 +18,15 @@ use super::reactor::Reactor;
 use super::shards::{self, Shard};
 use crate::sys::{note_calls, yield_now};
 
-/// The most turns of a visit, which ends earlier if there is no more to do. They serve about as
-/// many connections as the events of one dequeue name.
-pub(super) const VISIT_TURNS: u32 = 4;
+/// The most turns of a thread that passes by. It ends earlier if there is no more to do. They serve
+/// about as many connections as the events of one dequeue name.
+pub(super) const PASSING_TURNS: u32 = 4;
 
 impl Context {
-    /// A thread comes to `queue`: rings the doorbell for work that was posted without one. A thread
-    /// that finds events in the queue need not wait, but leads now and then all the same. Otherwise
-    /// the background thread would lead beside it.
+    /// A thread comes to `queue`: rings the doorbell for work that was posted without one.
+    ///
+    /// A thread that finds events in the queue does not lead, however often it comes. The background
+    /// thread then leads beside it after a tick, and serves the connections without events.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         companions::note(self.shard());
         let lazy = self.outlook.lazy();
@@ -33,15 +34,11 @@ impl Context {
         if rests != 0 && !queue.is_empty() && self.clock.about().as_nanos() < rests {
             return;
         }
-        let away = || self.attention.lacks_leader(self.clock.about());
         // Kernel sockets keep sends back only as long as threads of the program lead now and then.
-        // But a thread whose sends are kept may never have to wait, so it leads here. A queue with
-        // a descriptor needs no visit: the background thread serves it.
-        if !queue.has_fd()
-            && !self.is_served()
-            && (self.outlook.keeps() || !queue.is_empty() && away())
-        {
-            self.visit(lazy);
+        // But a thread whose sends are kept may never have to wait, so it leads here. The background
+        // thread serves a queue with a descriptor.
+        if !queue.has_fd() && !self.is_served() && self.outlook.keeps() {
+            self.send_kept_as_leader(lazy);
         } else if lazy {
             self.turn(None, false, None);
         }
@@ -83,12 +80,10 @@ impl Context {
         due.iter().for_each(|watch| watch.changed());
     }
 
-    /// Leads for some turns. If no thread has led for a while, the thread also asks the kernel for
-    /// news and looks at memory. Otherwise a program that never waits, since each doorbell serves
-    /// some of its connections, would not notice its other connections. If another thread leads,
-    /// this thread only rings the doorbells for `lazy` work.
+    /// Leads for some turns, which send what kernel sockets have kept. If another thread leads, this
+    /// thread only rings the doorbells for `lazy` work.
     #[inline(never)]
-    fn visit(&self, lazy: bool) {
+    fn send_kept_as_leader(&self, lazy: bool) {
         let Some(mut reactor) = self.lead.try_lead(false) else {
             if lazy {
                 self.turn(None, false, None);
@@ -99,6 +94,7 @@ impl Context {
         self.lead.leave(reactor, None, (false, self.reliance.polls()));
     }
 
+    /// If no thread has led for a while, the thread also asks the kernel for news and looks at memory.
     fn take_turns(&self, reactor: &mut Reactor) {
         let now = self.now();
         let due = self.attention.lacks_leader(now);
@@ -107,7 +103,7 @@ impl Context {
             // A thread that waits returns the error, if it lasts.
             let _ = reactor.poll(Some(Duration::ZERO));
         }
-        for _ in 0..VISIT_TURNS {
+        for _ in 0..PASSING_TURNS {
             if !self.turn(Some(reactor), due, None).more {
                 break;
             }

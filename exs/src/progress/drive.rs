@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::time::Duration;
 
 use super::Error;
-use super::background::VISIT_TURNS;
+use super::background::PASSING_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
 use super::queue::{FdUse, QueueCore, Want};
@@ -214,19 +214,19 @@ impl Context {
     ) -> Result<Waited, Error> {
         // A loop that comes again without a sleep has asked the kernel a moment ago.
         let mut ask = self.disarm();
-        for _ in 0..VISIT_TURNS {
+        for _ in 0..PASSING_TURNS {
             self.lead_once(ask)?;
             if queue.len() >= want.min {
                 return Ok(Waited::There);
             }
             if self.arm() {
-                return Ok(Waited::InVain);
+                return Ok(Waited::TooFew);
             }
             ask = true;
         }
         // The shard has more to do: the wake-up keeps the descriptor readable.
         self.lead.wake();
-        Ok(Waited::InVain)
+        Ok(Waited::TooFew)
     }
 
     /// Leads for a turn. With `ask`, the thread first asks the kernel what became ready.

@@ -11,8 +11,7 @@
 //!    microseconds, and a hand-over would cost more than it gains.
 //! 3. The background thread watches a free reactor. If no thread has led for a tick, it wakes the
 //!    first follower, or leads itself if there is none. It leaves the lead to a follower that
-//!    appears, and to a thread that finds its events without waiting (`Context::nudge`). Such a
-//!    thread leads now and then instead.
+//!    appears.
 //! 4. A leader whose turns serve other threads, and not its own queue, steps aside: it leaves for
 //!    good, wakes the first follower, and sleeps on its eventfd (see `Context::wait`). So the
 //!    thread that has the traffic leads, and no event is handed from thread to thread.

@@ -179,11 +179,11 @@ impl Context {
         want: Option<&mut Want<'_, E>>,
     ) -> Waited {
         if self.spin(queue).is_none() {
-            return Waited::InVain;
+            return Waited::TooFew;
         }
-        let Some(limit) = queue.pace().peek(limit) else { return Waited::InVain };
+        let Some(limit) = queue.pace().peek(limit) else { return Waited::TooFew };
         let peek = || self.peek_alone(queue, min, limit, want);
-        self.attention.peek(peek).unwrap_or(Waited::InVain)
+        self.attention.peek(peek).unwrap_or(Waited::TooFew)
     }
 
     /// Looks once, for a thread that does not wait, and takes what it finds. The second value is
@@ -194,10 +194,10 @@ impl Context {
         want: &mut Want<'_, E>,
     ) -> (Waited, bool) {
         let looks = || self.skim(None, None, PASSING, Some((queue, want)));
-        let Some(skim) = self.attention.peek(looks) else { return (Waited::InVain, false) };
+        let Some(skim) = self.attention.peek(looks) else { return (Waited::TooFew, false) };
         self.attention.note_find();
         match skim.got {
-            0 => (Waited::InVain, skim.found == Some(false)),
+            0 => (Waited::TooFew, skim.found == Some(false)),
             n => (Waited::Got(n), false),
         }
     }
@@ -212,7 +212,7 @@ impl Context {
         let mut now = self.clock.about();
         let yields_from = now + UNYIELDING;
         if self.attention.lacks_leader(now) {
-            return Waited::InVain;
+            return Waited::TooFew;
         }
         let until = now + limit;
         let (mut paid, mut got, mut yields, mut at) = (false, 0, 0, DeviceSet::default());
@@ -246,10 +246,10 @@ impl Context {
         self.attention.note_find();
         let waited = match got {
             0 if queue.len() >= min => Waited::There,
-            0 => Waited::InVain,
+            0 => Waited::TooFew,
             n => Waited::Got(n),
         };
-        let found = waited != Waited::InVain || paid;
+        let found = waited != Waited::TooFew || paid;
         let pays = pays(found, yields, || self.lock().devices.are_processes(at));
         queue.pace().note_peek(Some(limit), pays);
         waited

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Error;
-use super::background::VISIT_TURNS;
+use super::background::PASSING_TURNS;
 use super::companions::Companions;
 use super::context::Context;
 use super::event::RawEvent;
@@ -38,7 +38,7 @@ pub(super) enum Led {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// The thread found too few events in the time that it had.
-    InVain,
+    TooFew,
     /// The events are in the queue.
     There,
     /// This many events were handed to the caller, past the queue.
@@ -47,7 +47,7 @@ pub(crate) enum Waited {
 
 impl Waited {
     fn of(there: bool) -> Waited {
-        if there { Waited::There } else { Waited::InVain }
+        if there { Waited::There } else { Waited::TooFew }
     }
 }
 
@@ -97,14 +97,14 @@ impl Context {
         if exact {
             // Events that are there, or come within `AT_HAND`, do not count as waiting.
             let found = self.first_peek(queue, min, Some(AT_HAND), Some(want));
-            if found != Waited::InVain {
+            if found != Waited::TooFew {
                 return Ok(found);
             }
             held = Some(HeldSignals::new());
         }
         // A thread that spins usually finds its events before it has begun to lead.
         let found = self.first_peek(queue, min, timeout, Some(want));
-        if found != Waited::InVain {
+        if found != Waited::TooFew {
             return Ok(found);
         }
         self.wait_here(queue, min, timeout, held.as_ref())
@@ -145,7 +145,7 @@ impl Context {
         if !self.attention.lacks_leader(now) {
             let (found, nothing_else) = self.peek_in_passing(queue, want);
             let asked = self.attention.has_asked(begun) && !self.outlook.watches_kernel();
-            if found != Waited::InVain || nothing_else && asked {
+            if found != Waited::TooFew || nothing_else && asked {
                 return Ok(found);
             }
         }
@@ -170,7 +170,7 @@ impl Context {
                 .map_err(|e| Error::os("epoll_wait", &e))?;
         } else if polite && !queue.is_polled() {
             // The background thread leads. This thread moves what it can move at once.
-            for _ in 0..VISIT_TURNS {
+            for _ in 0..PASSING_TURNS {
                 if !self.turn(None, true, None).more {
                     break;
                 }
