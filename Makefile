@@ -26,7 +26,7 @@ BENCH_ARGS ?=
 TEST_ARGS ?=
 SUITES ?=
 
-RELEASE := $(LOCKED) --release -p exs-examples --features "$(FEATURES)" --bin
+RELEASE := $(LOCKED) --release -p exs-tools --features "$(FEATURES)" --bin
 DENY_DOC := RUSTDOCFLAGS="-D warnings" $(BUILD) doc $(LOCKED) --no-deps
 
 .PHONY: help
@@ -81,7 +81,7 @@ check-fmt: ## Only the formatting
 .PHONY: check-clippy
 check-clippy: ## Only the lints
 	$(BUILD) clippy $(LOCKED) --workspace --all-targets --features "$(ALL_FEATURES)" -- -D warnings
-	$(CARGO) clippy $(LOCKED) -p exs -p exs-ffi -p exs-examples --all-targets --no-default-features -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p exs -p exs-ffi -p exs-tools --all-targets --no-default-features -- -D warnings
 	$(CARGO) clippy $(LOCKED) -p exs --features tracing -- -D warnings
 
 .PHONY: check-doc
@@ -162,7 +162,7 @@ examples-c: lib ## Build the examples in C against it (examples/c/README.md)
 
 .PHONY: tools
 tools: setup-demo
-	$(BUILD) build $(LOCKED) --release -p exs-examples --features "$(FEATURES)" --bins
+	$(BUILD) build $(LOCKED) --release -p exs-tools --features "$(FEATURES)" --bins
 
 .PHONY: install
 install: lib tools ## Install library, header, manual pages and programs (PREFIX=/usr/local DESTDIR=)

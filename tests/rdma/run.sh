@@ -63,7 +63,7 @@ build() {
         ln -sf "$file" "$out/bin/$name"
     done
 }
-build programs build --release -p exs-examples --features verbs --bins
+build programs build --release -p exs-tools --features verbs --bins
 # The test binaries of these suites, with the features of `make test`: what that has built is
 # not built again.
 tests=()

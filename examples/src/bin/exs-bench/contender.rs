@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
-use exs_examples::args::Wait;
-use exs_examples::fail::{During, Failure};
-use exs_examples::peer::Server;
-use exs_examples::road;
+use exs_tools::args::Wait;
+use exs_tools::fail::{During, Failure};
+use exs_tools::peer::Server;
+use exs_tools::road;
 use serde_json::Value;
 
 use crate::PATIENCE;

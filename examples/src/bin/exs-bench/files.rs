@@ -11,9 +11,9 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::road;
-use exs_examples::tell;
+use exs_tools::fail::{During, Failure};
+use exs_tools::road;
+use exs_tools::tell;
 
 use crate::plan::{Plan, bytes};
 use crate::process::{Background, free_port, on_path, run, sibling};

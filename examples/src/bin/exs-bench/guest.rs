@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use exs_examples::fail::{During, Failure};
+use exs_tools::fail::{During, Failure};
 use serde::Deserialize;
 
 use crate::plan::bytes;

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use exs_examples::fail::Failure;
-use exs_examples::tell;
+use exs_tools::fail::Failure;
+use exs_tools::tell;
 use serde::Serialize;
 
 use crate::neighbours::versions;

@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use contender::Contender;
-use exs_examples::fail::{During, Failure};
-use exs_examples::{out, tell};
+use exs_tools::fail::{During, Failure};
+use exs_tools::{out, tell};
 use machine::Machine;
 use plan::Plan;
 use results::{Entry, Section};

@@ -4,8 +4,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use exs_examples::args::Wait;
-use exs_examples::fail::Failure;
+use exs_tools::args::Wait;
+use exs_tools::fail::Failure;
 use serde_json::Value;
 
 use crate::plan::{Case, Plan, Test};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use exs_examples::args::Wait;
+use exs_tools::args::Wait;
 use serde::Serialize;
 
 /// What a case measures.

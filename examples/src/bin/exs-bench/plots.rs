@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use exs_examples::fail::Failure;
+use exs_tools::fail::Failure;
 
 use crate::results::{Case, Sample, Section};
 use crate::svg::{Chart, Line};

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::peer::await_end;
+use exs_tools::fail::{During, Failure};
+use exs_tools::peer::await_end;
 
 /// How often a thread that waits for a program to listen looks again.
 const LOOK: Duration = Duration::from_millis(2);

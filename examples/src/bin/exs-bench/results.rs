@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::stats::median;
+use exs_tools::fail::{During, Failure};
+use exs_tools::stats::median;
 use serde::Serialize;
 
 use crate::machine::Machine;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use exs_examples::fail::{During, Failure};
+use exs_tools::fail::{During, Failure};
 
 use crate::process::{Background, free_port, on_path, run};
 

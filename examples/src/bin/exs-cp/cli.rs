@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use exs_examples::road::Road;
+use exs_tools::road::Road;
 
 /// Copy files and directory trees between machines over EXS.
 ///

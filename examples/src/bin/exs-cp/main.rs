@@ -10,7 +10,7 @@
 
 use std::process::ExitCode;
 
-use exs_examples::out;
+use exs_tools::out;
 
 mod auth;
 mod cli;

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use exs_examples::out;
+use exs_tools::out;
 use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -132,7 +132,7 @@ pub(crate) fn say(line: &str) {
     }
 }
 pub(crate) fn tell(line: &str) {
-    exs_examples::tell!("exs-cp: {line}");
+    exs_tools::tell!("exs-cp: {line}");
 }
 
 /// Shows how far it is, from a thread of its own.

@@ -9,8 +9,8 @@ mod show;
 use std::process::ExitCode;
 
 use clap::Parser;
-use exs_examples::road::Road;
-use exs_examples::{address, out};
+use exs_tools::road::Road;
+use exs_tools::{address, out};
 use facts::Facts;
 
 const AFTER: &str = "\

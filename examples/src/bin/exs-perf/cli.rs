@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use exs_examples::address;
-use exs_examples::args::{self, Kind, Wait};
+use exs_tools::address;
+use exs_tools::args::{self, Kind, Wait};
 
 use crate::cores::Carrier;
 use crate::job::Way;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use exs_examples::address;
-use exs_examples::fail::{During, Failure};
-use exs_examples::peer::Server;
+use exs_tools::address;
+use exs_tools::fail::{During, Failure};
+use exs_tools::peer::Server;
 use quanta::Instant;
 
 use crate::cli::{Path, Run};

@@ -6,8 +6,8 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::frame;
+use exs_tools::fail::{During, Failure};
+use exs_tools::frame;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

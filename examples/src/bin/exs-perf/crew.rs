@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use exs_examples::fail::Failure;
+use exs_tools::fail::Failure;
 use hdrhistogram::Histogram;
 use quanta::Instant;
 

@@ -1,8 +1,8 @@
 //! Round trips over EXS connections: the client's side asks, the server's answers.
 
 use exs::{Buffer, Socket, Token};
-use exs_examples::fail::Failure;
-use exs_examples::registered::buffers;
+use exs_tools::fail::Failure;
+use exs_tools::registered::buffers;
 use hdrhistogram::Histogram;
 use quanta::Instant;
 

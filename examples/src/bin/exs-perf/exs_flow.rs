@@ -6,9 +6,9 @@
 //! events of one dequeue ask for is posted together, in one batch for each connection.
 
 use exs::{Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token};
-use exs_examples::args::Kind;
-use exs_examples::fail::{During, Failure};
-use exs_examples::registered::{buffers, dequeue};
+use exs_tools::args::Kind;
+use exs_tools::fail::{During, Failure};
+use exs_tools::registered::{buffers, dequeue};
 use quanta::Instant;
 use std::net::Shutdown;
 use std::time::Duration;

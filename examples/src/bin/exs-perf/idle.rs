@@ -3,8 +3,8 @@
 //! The first connection, and all that is made for it once, is not counted. Nor is memory of
 //! the kernel, which has socket buffers for each TCP connection.
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::out;
+use exs_tools::fail::{During, Failure};
+use exs_tools::out;
 use serde::Serialize;
 
 use crate::cli::Idle;

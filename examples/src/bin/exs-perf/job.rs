@@ -5,9 +5,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use exs::{Options, Transport};
-use exs_examples::args::{Kind, Wait};
-use exs_examples::fail::Failure;
-use exs_examples::road;
+use exs_tools::args::{Kind, Wait};
+use exs_tools::fail::Failure;
+use exs_tools::road;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::MAX_SIZE;

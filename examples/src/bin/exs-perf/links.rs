@@ -12,10 +12,10 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use exs::{Completion, EventQueue, Socket, Token};
-use exs_examples::args::Wait;
-use exs_examples::fail::{During, Failure};
-use exs_examples::plain::Plain;
-use exs_examples::registered::stalled;
+use exs_tools::args::Wait;
+use exs_tools::fail::{During, Failure};
+use exs_tools::plain::Plain;
+use exs_tools::registered::stalled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::{Control, Place};

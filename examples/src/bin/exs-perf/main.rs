@@ -29,7 +29,7 @@ mod usage;
 use std::process::ExitCode;
 
 use cli::Command;
-use exs_examples::out;
+use exs_tools::out;
 
 fn main() -> ExitCode {
     out::main(|cli: cli::Cli| {

@@ -4,8 +4,8 @@
 //! The buffers are of the kind and number that a run over EXS has: blocks in two rings of
 //! registered memory, copied one after the other; those that receive are more, as there.
 
-use exs_examples::fail::Failure;
-use exs_examples::registered::buffers;
+use exs_tools::fail::Failure;
+use exs_tools::registered::buffers;
 use quanta::Instant;
 
 use crate::cli::Memcpy;

@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::plain::Plain;
+use exs_tools::fail::{During, Failure};
+use exs_tools::plain::Plain;
 use quanta::Instant;
 
 use crate::crew::{Outcome, Part, histogram};

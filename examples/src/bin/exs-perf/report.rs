@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exs_examples::args::{Kind, Wait};
-use exs_examples::fail::{During, Failure};
-use exs_examples::out;
-use exs_examples::out::Lost;
+use exs_tools::args::{Kind, Wait};
+use exs_tools::fail::{During, Failure};
+use exs_tools::out;
+use exs_tools::out::Lost;
 use hdrhistogram::Histogram;
 use quanta::Instant;
 use serde::Serialize;

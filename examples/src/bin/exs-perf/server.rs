@@ -4,9 +4,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::peer::LISTENING;
-use exs_examples::{out, tell};
+use exs_tools::fail::{During, Failure};
+use exs_tools::peer::LISTENING;
+use exs_tools::{out, tell};
 
 use crate::cli::Serve;
 use crate::control::{Control, Reply, Request};

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use exs::Counters;
-use exs_examples::fail::{During, Failure};
+use exs_tools::fail::{During, Failure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

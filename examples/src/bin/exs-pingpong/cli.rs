@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use clap::{Parser, ValueEnum};
-use exs_examples::address;
-use exs_examples::args::{self, Kind, Wait};
-use exs_examples::road::Road;
+use exs_tools::address;
+use exs_tools::args::{self, Kind, Wait};
+use exs_tools::road::Road;
 
 const AFTER: &str = "\
 Examples:

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exs::{Options, Socket, SocketType};
-use exs_examples::address;
-use exs_examples::fail::{During, Failure};
-use exs_examples::peer::Server;
-use exs_examples::stats::{Samples, median};
+use exs_tools::address;
+use exs_tools::fail::{During, Failure};
+use exs_tools::peer::Server;
+use exs_tools::stats::{Samples, median};
 
 use crate::cli::{Args, Baseline, Mode};
 use crate::control::{self, Job, Open, Reply, Request, What};

@@ -3,9 +3,9 @@
 //! Frames of JSON on an EXS stream socket of its own.
 
 use exs::Socket;
-use exs_examples::args::{Kind, Wait};
-use exs_examples::fail::Failure;
-use exs_examples::frame;
+use exs_tools::args::{Kind, Wait};
+use exs_tools::fail::Failure;
+use exs_tools::frame;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

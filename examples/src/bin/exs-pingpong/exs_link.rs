@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use quanta::Instant as Counter;
 
 use exs::{Buffer, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token};
-use exs_examples::args::{Kind, Wait};
-use exs_examples::fail::{During, Failure};
-use exs_examples::registered::{buffers, dequeue};
-use exs_examples::stats::Samples;
+use exs_tools::args::{Kind, Wait};
+use exs_tools::fail::{During, Failure};
+use exs_tools::registered::{buffers, dequeue};
+use exs_tools::stats::Samples;
 
 use crate::link::Link;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use exs_examples::fail::Failure;
-use exs_examples::stats::Samples;
+use exs_tools::fail::Failure;
+use exs_tools::stats::Samples;
 
 use crate::control::{Job, What};
 

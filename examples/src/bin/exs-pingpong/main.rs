@@ -16,7 +16,7 @@ mod tcp_link;
 
 use std::process::ExitCode;
 
-use exs_examples::out;
+use exs_tools::out;
 
 fn main() -> ExitCode {
     out::main(|args: cli::Args| {

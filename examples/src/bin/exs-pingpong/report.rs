@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exs_examples::args::{Kind, Wait};
-use exs_examples::fail::{During, Failure};
-use exs_examples::out;
-use exs_examples::out::Lost;
-use exs_examples::stats::Samples;
+use exs_tools::args::{Kind, Wait};
+use exs_tools::fail::{During, Failure};
+use exs_tools::out;
+use exs_tools::out::Lost;
+use exs_tools::stats::Samples;
 use serde::Serialize;
 
 use crate::cli::Args;

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use exs::{Options, Socket, SocketType};
-use exs_examples::fail::{During, Failure};
-use exs_examples::peer::LISTENING;
-use exs_examples::road::Road;
-use exs_examples::{out, tell};
+use exs_tools::fail::{During, Failure};
+use exs_tools::peer::LISTENING;
+use exs_tools::road::Road;
+use exs_tools::{out, tell};
 
 use crate::cli::MAX_SIZE;
 use crate::control::{self, Job, Open, Reply, Request};

@@ -7,9 +7,9 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::plain::Plain;
-use exs_examples::stats::Samples;
+use exs_tools::fail::{During, Failure};
+use exs_tools::plain::Plain;
+use exs_tools::stats::Samples;
 use quanta::Instant as Counter;
 
 use crate::link::Link;

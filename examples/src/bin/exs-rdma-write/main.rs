@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use exs_examples::fail::{During, Failure};
-use exs_examples::peer::Server;
-use exs_examples::{address, out};
+use exs_tools::fail::{During, Failure};
+use exs_tools::peer::Server;
+use exs_tools::{address, out};
 
 const AFTER: &str = "\
 Try it:  exs-rdma-write demo

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use exs::{
     EventKind, EventQueue, MemoryRegion, RecvFlags, RemoteBuffer, Rights, Socket, SocketType, Token,
 };
-use exs_examples::fail::{During, Failure};
-use exs_examples::out::Lost;
-use exs_examples::peer::LISTENING;
-use exs_examples::{out, tell};
+use exs_tools::fail::{During, Failure};
+use exs_tools::out::Lost;
+use exs_tools::peer::LISTENING;
+use exs_tools::{out, tell};
 
 /// Room for the string in the client's buffer.
 const ROOM: usize = 4096;

@@ -248,7 +248,7 @@ impl Server {
         }
         // The thread passes later lines on, so the server's pipe never fills.
         std::thread::spawn(move || {
-            lines.map_while(Result::ok).for_each(|l| exs_examples::tell!("{l}"))
+            lines.map_while(Result::ok).for_each(|l| exs_tools::tell!("{l}"))
         });
         Ok(server)
     }

@@ -16,7 +16,7 @@ use exs::{
     Buffer as ExsBuffer, Completion, Error, Event, EventKind, EventQueue, MemoryRegion, RecvFlags,
     Socket, SocketType, Token,
 };
-use exs_examples::road::Road;
+use exs_tools::road::Road;
 
 use super::NetError;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use exs_examples::road::Road;
+use exs_tools::road::Road;
 
 use super::channel::Channel;
 use super::pipe::{Pipe, Via};
@@ -35,7 +35,7 @@ pub(crate) struct Dialer {
 
 /// Resolves what the user typed; at least one address.
 pub(crate) fn resolve(text: &str) -> Result<Vec<SocketAddr>, CpError> {
-    let found = exs_examples::address::all(text).map_err(CpError::Usage)?;
+    let found = exs_tools::address::all(text).map_err(CpError::Usage)?;
     if found.is_empty() {
         return Err(CpError::Usage(format!("`{text}` has no address")));
     }

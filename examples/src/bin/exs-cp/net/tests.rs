@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use exs_examples::road::Road;
+use exs_tools::road::Road;
 
 use super::channel::{Channel, Intake};
 use super::pipe::{Listener, Pipe};

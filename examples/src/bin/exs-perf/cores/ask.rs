@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exs_examples::fail::Failure;
+use exs_tools::fail::Failure;
 
 use super::carrier::Carrier;
 use super::clock::{Clock, rate};

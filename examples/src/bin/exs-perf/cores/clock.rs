@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use exs_examples::fail::Failure;
+use exs_tools::fail::Failure;
 
 /// Time before the clock starts; no longer than the run itself.
 const WARM_UP: Duration = Duration::from_millis(200);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use exs_examples::fail::Failure;
+use exs_tools::fail::Failure;
 
 use super::ask::{PATIENCE, unexpected};
 use super::carrier::Carrier;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use exs_examples::fail::Failure;
-use exs_examples::registered::buffers;
+use exs_tools::fail::Failure;
+use exs_tools::registered::buffers;
 
 use super::clock::rate;
 use super::own::in_flight;

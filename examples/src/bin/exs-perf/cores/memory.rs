@@ -1,7 +1,7 @@
 //! Memory of what does nothing, in bytes.
 
 use exs::{Completion, EventQueue, RecvFlags, Socket, Token};
-use exs_examples::fail::{During, Failure};
+use exs_tools::fail::{During, Failure};
 
 use super::carrier::Carrier;
 use super::sockets::{self, Listener};

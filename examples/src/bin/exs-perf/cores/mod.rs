@@ -35,8 +35,8 @@ mod sockets;
 use std::fs;
 use std::time::Duration;
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::out;
+use exs_tools::fail::{During, Failure};
+use exs_tools::out;
 
 pub(crate) use self::carrier::Carrier;
 use self::plan::{Group, Scope};

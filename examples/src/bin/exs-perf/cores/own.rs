@@ -6,8 +6,8 @@ use exs::{
     Buffer, Completion, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token,
     Transport,
 };
-use exs_examples::fail::{During, Failure};
-use exs_examples::registered::{buffers, dequeue};
+use exs_tools::fail::{During, Failure};
+use exs_tools::registered::{buffers, dequeue};
 
 use super::carrier::Carrier;
 use super::clock::{Clock, rate};

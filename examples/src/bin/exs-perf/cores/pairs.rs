@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exs_examples::fail::Failure;
+use exs_tools::fail::Failure;
 
 use super::carrier::Carrier;
 use super::clock::{Clock, rate};

@@ -3,7 +3,7 @@
 //! Two processes that sleep in turn are faster on one processor, where no other one must be woken, and the
 //! scheduler decides by what else runs. So round trips are measured with either choice, and freely.
 
-use exs_examples::fail::{During, Failure};
+use exs_tools::fail::{During, Failure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::out;
-use exs_examples::stats::median;
+use exs_tools::fail::{During, Failure};
+use exs_tools::out;
+use exs_tools::stats::median;
 use serde::Serialize;
 
 use super::plan::{Aim, Compared, Group, Row, over_tcp};

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::out;
-use exs_examples::peer::await_end;
+use exs_tools::fail::{During, Failure};
+use exs_tools::out;
+use exs_tools::peer::await_end;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 

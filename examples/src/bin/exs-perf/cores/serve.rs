@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::out;
-use exs_examples::peer::{LISTENING, Server};
+use exs_tools::fail::{During, Failure};
+use exs_tools::out;
+use exs_tools::peer::{LISTENING, Server};
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use exs_examples::args::Kind;
-use exs_examples::fail::Failure;
+use exs_tools::args::Kind;
+use exs_tools::fail::Failure;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;

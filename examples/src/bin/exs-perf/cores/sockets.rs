@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use exs::{Options, Socket, SocketType, Transport};
-use exs_examples::fail::{During, Failure};
+use exs_tools::fail::{During, Failure};
 
 use super::carrier::Carrier;
 

@@ -15,8 +15,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use exs::{Socket, Transport};
-use exs_examples::fail::{During, Failure};
-use exs_examples::sys::Descriptor;
+use exs_tools::fail::{During, Failure};
+use exs_tools::sys::Descriptor;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;

@@ -8,8 +8,8 @@ use exs::{
     Buffer, Completion, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token,
     Transport,
 };
-use exs_examples::fail::{During, Failure};
-use exs_examples::registered::{dequeue, stalled};
+use exs_tools::fail::{During, Failure};
+use exs_tools::registered::{dequeue, stalled};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 

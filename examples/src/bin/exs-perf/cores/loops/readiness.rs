@@ -5,9 +5,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 
-use exs_examples::fail::{During, Failure};
-use exs_examples::registered::stalled;
-use exs_examples::sys::Descriptor;
+use exs_tools::fail::{During, Failure};
+use exs_tools::registered::stalled;
+use exs_tools::sys::Descriptor;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
