@@ -176,6 +176,10 @@ deb: lib tools ## Make Debian packages of all that (into OUT/deb of the target d
 test-package: ## Install the package and `make install` into roots of their own, use them, remove them (superuser)
 	@tests/scripts/package.sh $(OUT)/deb || [ $$? = 77 ]
 
+.PHONY: test-crates
+test-crates: setup-demo ## Pack exs, exs-ffi and exs-tools as crates.io would get them, and install the programs from that
+	@tests/scripts/crates.sh || [ $$? = 77 ]
+
 .PHONY: bench-kernel
 bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
 	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)

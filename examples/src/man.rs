@@ -1,7 +1,8 @@
 //! The manual pages of the programs.
 //!
 //! A page has two sources. The command line gives synopsis and options (clap). The chapter of the
-//! book about the program (`docs/book/src/tools`) gives the rest: it is turned from Markdown into
+//! book about the program (`docs/book/src/tools`, which `chapters` links to, so that a package of this
+//! crate has it) gives the rest: it is turned from Markdown into
 //! roff here. The Markdown of these chapters is plain: headings, paragraphs, lists, tables and
 //! blocks of code.
 
@@ -12,11 +13,11 @@ use std::path::Path;
 use clap::Command;
 
 const CHAPTERS: [(&str, &str); 5] = [
-    ("exs-cp", include_str!("../../docs/book/src/tools/exs-cp.md")),
-    ("exs-info", include_str!("../../docs/book/src/tools/exs-info.md")),
-    ("exs-perf", include_str!("../../docs/book/src/tools/exs-perf.md")),
-    ("exs-pingpong", include_str!("../../docs/book/src/tools/exs-pingpong.md")),
-    ("exs-rdma-write", include_str!("../../docs/book/src/tools/exs-rdma-write.md")),
+    ("exs-cp", include_str!("../chapters/exs-cp.md")),
+    ("exs-info", include_str!("../chapters/exs-info.md")),
+    ("exs-perf", include_str!("../chapters/exs-perf.md")),
+    ("exs-pingpong", include_str!("../chapters/exs-pingpong.md")),
+    ("exs-rdma-write", include_str!("../chapters/exs-rdma-write.md")),
 ];
 
 /// Writes the pages of a program and of its subcommands into a directory.

@@ -52,7 +52,8 @@
 // only they use exists only for them, and unit tests alone do not use all of it.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 #![cfg_attr(all(test, not(feature = "internals")), allow(dead_code, unused_imports))]
-#![cfg_attr(docsrs, feature(doc_cfg))]
+// Of pages on docs.rs, which say what feature an item needs. `internals` is no feature for programs.
+#![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(feature = "internals"))))]
 // What programs see can grow: an enum or a struct of public fields says so, and each type that a
 // public item mentions has a public name. The feature `internals` makes everything public.
 #![cfg_attr(
