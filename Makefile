@@ -180,6 +180,10 @@ test-package: ## Install the package and `make install` into roots of their own,
 test-crates: setup-demo ## Pack exs, exs-ffi and exs-tools as crates.io would get them, and install the programs from that
 	@tests/scripts/crates.sh || [ $$? = 77 ]
 
+.PHONY: test-bare
+test-bare: setup-demo ## Build everything where rdma-core, its headers, clang and pkg-config are hidden, and run it (superuser)
+	@tests/scripts/bare.sh || [ $$? = 77 ]
+
 .PHONY: bench-kernel
 bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocking send() loop
 	$(CARGO) run --quiet $(LOCKED) --release -p exs-tests --bin kernel-bench -- $(BENCH_ARGS)

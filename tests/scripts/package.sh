@@ -91,6 +91,15 @@ for name in "${names[@]}"; do
 done
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || "$cc" -print-multiarch)
 use "$root" /usr "/usr/lib/$multiarch"
+# rdma-core is opened at run time, where it is there.
+"$top/tests/scripts/needed.sh" "$root"/usr/bin/exs-* "$root/usr/lib/$multiarch"/libexs.so.*.*
+for deb in "${debs[@]}"; do
+    case $(dpkg-deb --field "$deb" Depends) in *ibverbs* | *rdmacm*) die "$deb depends on rdma-core" ;; esac
+    case $deb in *libexs-dev*) continue ;; esac
+    for name in libibverbs1 librdmacm1 ibverbs-providers; do
+        case $(dpkg-deb --field "$deb" Recommends) in *"$name"*) ;; *) die "$deb does not recommend $name" ;; esac
+    done
+done
 # The package names all libraries that the programs need, and no others.
 needed=$({ find "$root/usr/bin" -name 'exs-*'; ls "$root/usr/lib/$multiarch"/libexs.so.*.*; } |
     xargs -n 1 ldd | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p' | sort -u)
