@@ -78,22 +78,19 @@ fn patient_listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) 
 }
 
 /// Start-ups that go no further give their places in a full backlog to others long before their
-/// limit; where nothing waits for a place, they keep it.
+/// limit. They go on without a place: a slow peer is not told from a silent one by its time.
 #[test]
 fn a_start_up_gives_its_place_to_one_that_waits() {
     let _dog = Watchdog::new("a_start_up_gives_its_place_to_one_that_waits");
     let has_lost = |stranger: &Intruder| stranger.hear().is_some_and(|said| said.is_empty());
     for transport in [Transport::Shm, Transport::Auto] {
-        let (_roomy, elsewhere) = patient_listener(transport, 2);
-        let alone = strangers::accepted(elsewhere);
         let (listener, addr) = patient_listener(transport, 2);
         let strangers = [(); 2].map(|()| strangers::accepted(addr));
-        // It comes in only as one of them goes.
+        // It comes in only as one of them loses its place.
         let honest = stream_socket(transport);
         honest.blocking().connect(addr).unwrap();
         let served = listener.blocking().accept().unwrap();
-        assert!(!has_lost(&alone), "{transport}: the limit of both has passed");
-        assert!(strangers.iter().any(has_lost), "{transport}");
+        assert!(!strangers.iter().any(has_lost), "{transport}: a limit has passed");
         drop((honest, served));
     }
 }

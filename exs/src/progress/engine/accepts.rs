@@ -88,10 +88,10 @@ impl Accepts {
 
     /// True if the backlog has room for one more connection.
     pub(super) fn has_room(&self) -> bool {
-        self.starting.len() + self.ready.len() < self.backlog
+        self.starting.places() + self.ready.len() < self.backlog
     }
 
-    /// When a start-up will give its place to a peer that waits. None: no peer waits for a place.
+    /// When a start-up will lose its place to a peer that waits. None: no peer waits for a place.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let wanted = !self.waiting.is_empty() && !self.has_room();
         wanted.then(|| self.starting.due()).flatten()
@@ -109,7 +109,7 @@ impl Accepts {
     /// get the connection, if all before it succeed. If too few accepts wait, the shards that
     /// accept here take turns. None: no accept was ever posted.
     pub(super) fn next_home(&mut self) -> Option<Shard> {
-        if let Some(accept) = self.ops.get(self.starting.len() + self.ready.len()) {
+        if let Some(accept) = self.ops.get(self.starting.places() + self.ready.len()) {
             return Some(accept.home);
         }
         let home = self.homes.pop_front()?;

@@ -23,7 +23,7 @@ use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
 
 /// When the backlog is full, as many requests may wait as it is long, and this many more. They
 /// absorb a burst; the engine refuses a flood.
-const PATIENCE: usize = 1024;
+pub(super) const PATIENCE: usize = 1024;
 
 impl Device {
     /// Makes the queue pair of a connection, and accepts the request.
@@ -164,8 +164,8 @@ impl Engine {
         } else if a.waiting.len() < a.backlog + PATIENCE {
             a.waiting.push_back((device, r));
             self.make_room(parent, now);
-            // Marks the listener, which sets its timer. If no other event comes, the timer ends
-            // start-ups that are overdue by then.
+            // Marks the listener, which sets its timer. If no other event comes, the timer takes the
+            // places of start-ups that are late by then.
             self.sockets.mark(parent);
         } else {
             let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
@@ -222,7 +222,7 @@ impl Engine {
                 let route = Route { transport, device: name, reason };
                 crate::trace::info!("{} connects by {route}", r.peer);
                 let s = &mut self.sockets[child.index];
-                s.state = State::Accepting { parent, warned: false };
+                s.state = State::Accepting { parent };
                 s.addrs = Some((r.local, r.peer));
                 s.route = Some(Box::new(route));
                 s.bound = Some(r.local);

@@ -47,8 +47,8 @@ impl Engine {
 
     // ---- ends ----------------------------------------------------------------
 
-    /// Handles the work that other threads have left. Returns start-ups that are overdue for
-    /// listeners of other shards.
+    /// Handles the work that other threads have left. Returns start-ups that listeners of other shards
+    /// have given up.
     pub(super) fn collect_released(&mut self, now: Time) -> Vec<Overdue> {
         let mut overdue = Vec::new();
         if !self.released.take_any() {

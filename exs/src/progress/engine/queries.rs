@@ -7,7 +7,6 @@ use super::domain::Place;
 use super::figures;
 use super::sock::{Sock, State};
 use super::sockets::{SockId, SocketTable};
-use super::startups::StartupId;
 use crate::ids::OpId;
 use crate::progress::event::Readiness;
 use crate::progress::options::{Options, Transport};
@@ -144,16 +143,5 @@ impl SocketTable {
             }
         }
         self.mark(id.index);
-    }
-
-    /// Puts a start-up back into the backlog, which was to be given up. There may be more than the
-    /// backlog's for a while.
-    pub(super) fn keep_startup(&mut self, listener: SockId, startup: StartupId, now: Time) {
-        if let Ok(p) = self.find(listener)
-            && let Some(a) = &mut p.accepts
-        {
-            a.starting.begin(startup, now);
-            self.mark(listener.index);
-        }
     }
 }

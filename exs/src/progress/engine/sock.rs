@@ -38,9 +38,8 @@ pub(super) enum State {
     Connecting { op: OpId, addr: SocketAddr },
     /// It listens.
     Listening,
-    /// A listener made it for a connection whose start-up is not over. `warned`: a listener of another
-    /// shard has asked for its place in the backlog back.
-    Accepting { parent: Parent, warned: bool },
+    /// A listener made it for a connection whose start-up is not over.
+    Accepting { parent: Parent },
     /// It is or was connected: the session knows which.
     Open,
     /// The program has posted `close`, or dropped the last handle: the engine refuses all further

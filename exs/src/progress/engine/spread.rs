@@ -38,16 +38,13 @@ pub(in crate::progress) enum Parcel {
     Ready { listener: SockId, startup: u64, handle: SocketHandle, peer: SocketAddr },
     /// To the listener's shard: a start-up has failed.
     Failed { listener: SockId, startup: u64 },
-    /// To the connection's shard: the start-up is overdue.
+    /// To the connection's shard: end the start-up.
     GiveUp { startup: u64 },
     /// To all other shards: a listener has no descriptors for its callers.
     Starved { device: usize, listener: StarvedListener },
-    /// To the listener's shard: the start-up gets its time again, as the other shard learns of its
-    /// limit for the first time.
-    Spared { listener: SockId, startup: u64 },
 }
 
-/// A start-up that is overdue. The listener in that shard has taken it out of its backlog.
+/// A start-up that a listener in that shard has given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overdue {
     listener: Shard,
@@ -72,13 +69,13 @@ pub(in crate::progress) struct Incoming {
 }
 
 impl SocketTable {
-    /// The socket of a start-up that is overdue, and its listener.
-    fn overdue_child(&self, late: Overdue) -> Option<(SockId, SockId)> {
+    /// The socket of a start-up that its listener has given up.
+    fn overdue_child(&self, late: Overdue) -> Option<SockId> {
         self.iter().find_map(|(child, s)| match s.state {
-            State::Accepting { parent: Parent::There { shard, listener, startup }, .. }
+            State::Accepting { parent: Parent::There { shard, startup, .. } }
                 if late == Overdue { listener: shard, startup } =>
             {
-                Some((child, listener))
+                Some(child)
             }
             _ => None,
         })
@@ -204,32 +201,18 @@ impl Engine {
                     d.rnic.fail_attempts(&listener, now);
                 }
             }
-            Parcel::Spared { listener, startup } => {
-                self.sockets.keep_startup(listener, StartupId::There(from, startup), now);
-            }
         }
         None
     }
 
-    /// Ends start-ups that are overdue, unless events of the same run have completed them. The
-    /// listener counts from the moment at which it sent the request, and this shard may have been
-    /// busy since then. So the listener's first message ends nothing: it gives the start-up its time
-    /// again.
+    /// Ends start-ups that listeners have given up, unless events of the same run have completed them.
     pub(super) fn give_up_overdue(&mut self, overdue: &[Overdue], now: Time) {
         if overdue.is_empty() {
             return;
         }
         for late in overdue {
-            let Some((child, listener)) = self.sockets.overdue_child(*late) else { continue };
-            let State::Accepting { warned, .. } = &mut self.sockets[child.index].state else {
-                continue;
-            };
-            match std::mem::replace(warned, true) {
-                true => self.give_up(child),
-                false => {
-                    self.neighbours
-                        .send(late.listener, Parcel::Spared { listener, startup: late.startup });
-                }
+            if let Some(child) = self.sockets.overdue_child(*late) {
+                self.give_up(child);
             }
         }
         self.settle(now, Ringing::AtOnce);
