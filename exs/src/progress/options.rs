@@ -212,7 +212,9 @@ pub struct Options {
     pub inline_threshold: Option<usize>,
     /// The longest message that a seqpacket socket takes. `EXS_MAX_MESSAGE`. Default: 1 GiB.
     pub max_message: u64,
-    /// The time that a connect may take. `EXS_CONNECT_TIMEOUT`. Default: 30 s.
+    /// The time that a connect may take. On RDMA devices it counts from the last answer that the peer gave
+    /// to a connect which began less than this time after this one. So the last connects of a burst do not fail
+    /// while a busy host works on the others. `EXS_CONNECT_TIMEOUT`. Default: 30 s.
     pub connect_timeout: Duration,
     /// A send that has not left within this time ends with ETIMEDOUT and the number of bytes that
     /// have left. `EXS_SEND_TIMEOUT`. Default: none.

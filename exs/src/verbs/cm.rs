@@ -9,12 +9,12 @@
 //! is reported. So after a connection's end the device touches none of its memory.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use super::VerbsRnic;
+use super::dialing::CmDial;
 use super::host::RoutedEvent;
-use super::qp::{DeviceQp, VerbsQp};
+use super::patience::TimeLimit;
+use super::qp::DeviceQp;
 use super::raw::{CmId, CmNote, ConnAttr};
 use crate::rnic::{
     CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, QpState, RnicError,
@@ -39,29 +39,10 @@ mod event {
 
 /// IB CM's reason "consumer defined": the accepting program has rejected the request.
 const REJ_CONSUMER: i32 = 28;
-/// Timeout of the first try to resolve an address. Kernels may wait for all of it although the
-/// answer is there, so it is short, and each further try doubles it.
-const FIRST_RESOLVE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Timeout of an acknowledgement: 4.096 us << 18 is a second. The device sends eight times.
 const ACK_TIMEOUT: u8 = 18;
 /// Code of InfiniBand for 0.64 ms: how long a peer waits for a receive that is about to be posted.
 const RNR_TIMER: u8 = 12;
-/// A connection attempt.
-pub(super) struct CmDial {
-    /// None once the queue pair was made with it.
-    pub(super) id: Option<CmId>,
-    addr: SocketAddr,
-    bind: Option<SocketAddr>,
-    /// Holds the local port in TCP; None: none was reserved.
-    _port: Option<OwnedFd>,
-    private_data: Vec<u8>,
-    ird: u32,
-    ord: u32,
-    pub(super) timeout: Duration,
-    until: Time,
-    step: Duration,
-}
-
 /// The state of a connection.
 pub(super) enum CmPhase {
     Idle,
@@ -71,7 +52,7 @@ pub(super) enum CmPhase {
     Accepting {
         ird: u32,
         ord: u32,
-        timeout: Duration,
+        limit: TimeLimit,
     },
     Rts,
     /// `asked`: the CM was told. Until then, everything posted still leaves.
@@ -121,7 +102,7 @@ fn answer_error(req: ConnReq, e: RnicError) -> RnicError {
     }
 }
 
-fn small(n: u32) -> u8 {
+pub(super) fn small(n: u32) -> u8 {
     u8::try_from(n).unwrap_or(u8::MAX)
 }
 
@@ -168,49 +149,11 @@ impl VerbsRnic {
 
     // ---- connecting ----------------------------------------------------------------
 
-    fn check_private_data(&self, data: &[u8]) -> Result<(), RnicError> {
+    pub(super) fn check_private_data(&self, data: &[u8]) -> Result<(), RnicError> {
         let (asked, limit) = (data.len() as u64, self.caps.max_private_data as u64);
         if asked > limit {
             return Err(RnicError::Limit { what: "bytes of private data", asked, limit });
         }
-        Ok(())
-    }
-
-    pub(super) fn connect(
-        &mut self,
-        qp: Qp,
-        addr: SocketAddr,
-        param: &ConnParam<'_>,
-        now: Time,
-    ) -> Result<(), RnicError> {
-        if !matches!(self.qps.get(qp.0)?.phase, CmPhase::Idle) {
-            return Err(self.wrong_state(qp, "Init"));
-        }
-        self.check_private_data(param.private_data)?;
-        if addr.ip().is_loopback() {
-            let call = "loopback addresses are on no RDMA device";
-            return Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
-        }
-        let step = FIRST_RESOLVE_TIMEOUT.min(param.timeout);
-        let (id, port) = self
-            .start_resolving(addr, param.bind, step)
-            .map_err(|e| RnicError::os("rdma_resolve_addr", &e))?;
-        self.by_serial.insert(id.serial(), qp.0);
-        let until = now + param.timeout;
-        let dial = CmDial {
-            id: Some(id),
-            addr,
-            bind: param.bind,
-            _port: port,
-            private_data: param.private_data.to_vec(),
-            ird: param.ird.min(self.caps.max_ird),
-            ord: param.ord.min(self.caps.max_ord),
-            timeout: param.timeout,
-            until,
-            step,
-        };
-        self.qps.get_mut(qp.0)?.phase = CmPhase::Resolving(Box::new(dial));
-        self.set_deadline(qp.0, Some(until));
         Ok(())
     }
 
@@ -251,9 +194,9 @@ impl VerbsRnic {
             self.back_to_idle(qp.0);
             return Err(e);
         }
-        let timeout = param.timeout;
-        self.qps.get_mut(qp.0)?.phase = CmPhase::Accepting { ird, ord, timeout };
-        self.set_deadline(qp.0, Some(now + timeout));
+        let limit = TimeLimit { began: now, timeout: param.timeout };
+        self.qps.get_mut(qp.0)?.phase = CmPhase::Accepting { ird, ord, limit };
+        self.set_deadline(qp.0, Some(now + limit.timeout));
         Ok(())
     }
 
@@ -272,7 +215,7 @@ impl VerbsRnic {
     }
 
     /// Sets the acknowledgement timeout. Not on iWARP, whose TCP has timers of its own.
-    fn set_ack_timeout(&self, id: &CmId) {
+    pub(super) fn set_ack_timeout(&self, id: &CmId) {
         if !self.attr.iwarp
             && let Err(e) = id.ack_timeout(ACK_TIMEOUT)
         {
@@ -328,83 +271,12 @@ impl VerbsRnic {
         }));
     }
 
-    fn addr_resolved(&mut self, qp: u32, now: Time) {
-        let device = self.device;
-        let Ok(VerbsQp { phase, .. }) = self.qps.get_mut(qp) else { return };
-        let CmPhase::Resolving(dial) = std::mem::replace(phase, CmPhase::Over) else { return };
-        let ours = dial.id.as_ref().is_some_and(|id| id.device() == Some(device));
-        let routed = dial.id.as_ref().map(|id| id.resolve_route(dial.until.since(now)));
-        *phase = CmPhase::Routing(dial);
-        if !ours {
-            let call = "the route goes by another device";
-            self.connect_failed(qp, RnicError::Os { call, errno: libc::EHOSTUNREACH });
-        } else if let Some(Err(e)) = routed {
-            self.connect_failed(qp, RnicError::os("rdma_resolve_route", &e));
-        }
-    }
-
-    fn addr_error(&mut self, qp: u32, status: i32, now: Time) {
-        let Ok(VerbsQp { phase: CmPhase::Resolving(dial), .. }) = self.qps.get_mut(qp) else {
-            return;
-        };
-        let left = dial.until.since(now);
-        let mut result = Err(std::io::Error::from_raw_os_error(-status.min(-1)));
-        if status == -libc::ETIMEDOUT && !left.is_zero() {
-            dial.step = (dial.step * 2).min(left);
-            if let Some(id) = &dial.id {
-                // The first try has bound the source.
-                result = id.resolve_addr(None, dial.addr, dial.step);
-            }
-        }
-        if let Err(e) = result {
-            crate::trace::debug!("resolving {} (from {:?}): {e}", dial.addr, dial.bind);
-            self.connect_failed(qp, RnicError::os("rdma_resolve_addr", &e));
-        }
-    }
-
-    fn route_resolved(&mut self, qp: u32) {
-        let Ok(q) = self.qps.get_mut(qp) else { return };
-        let CmPhase::Routing(mut dial) = std::mem::replace(&mut q.phase, CmPhase::Over) else {
-            return;
-        };
-        let Some(id) = dial.id.take() else { return };
-        let private_data = std::mem::take(&mut dial.private_data);
-        let (ird, ord) = (small(dial.ird), small(dial.ord));
-        q.addrs = id.local_addr().zip(id.peer_addr());
-        q.phase = CmPhase::Connecting(dial);
-        self.set_ack_timeout(&id);
-        if let Err((id, e)) = self.make_device_qp(qp, id) {
-            self.host.disown(&id);
-            self.by_serial.remove(&id.serial());
-            drop(id);
-            return self.connect_failed(qp, e);
-        }
-        let Ok(VerbsQp { hw: Some(hw), .. }) = self.qps.get(qp) else { return };
-        let connected = if self.attr.iwarp {
-            self.dialer.connect(&hw.id, private_data, ird, ord)
-        } else {
-            hw.id.connect(&ConnAttr { private_data: &private_data, ird, ord })
-        };
-        if let Err(e) = connected {
-            self.connect_failed(qp, RnicError::os("rdma_connect", &e));
-        }
-    }
-
-    /// Handles connects in threads that have failed.
-    pub(super) fn handle_failed_connects(&mut self) {
-        for (serial, e) in self.dialer.take() {
-            if let Some(&qp) = self.by_serial.get(&serial)
-                && matches!(self.qps.get(qp).map(|q| &q.phase), Ok(CmPhase::Connecting(_)))
-            {
-                self.connect_failed(qp, RnicError::os("rdma_connect", &e));
-            }
-        }
-    }
-
     fn established(&mut self, qp: u32, note: CmNote) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let (ird, ord) = match &q.phase {
-            CmPhase::Connecting(d) => (d.ird.min(note.ird.into()), d.ord.min(note.ord.into())),
+            CmPhase::Connecting(d) => {
+                (d.to.ird.min(note.ird.into()), d.to.ord.min(note.ord.into()))
+            }
             CmPhase::Accepting { ird, ord, .. } => (*ird, *ord),
             _ => {
                 // A message came before this event. An orderly end may have waited for it.
@@ -416,8 +288,9 @@ impl VerbsRnic {
     }
 
     fn open(&mut self, qp: u32, private_data: Vec<u8>, ird: u32, ord: u32) {
+        self.note_answer(qp);
         let Ok(q) = self.qps.get_mut(qp) else { return };
-        q.phase = CmPhase::Rts;
+        let before = std::mem::replace(&mut q.phase, CmPhase::Rts);
         if let Some(DeviceQp { id, .. }) = &q.hw {
             q.addrs = id.local_addr().zip(id.peer_addr()).or(q.addrs);
             if !self.attr.iwarp
@@ -426,6 +299,7 @@ impl VerbsRnic {
                 crate::trace::debug!("{}: IBV_QP_MIN_RNR_TIMER: {e}", self.caps.name);
             }
         }
+        self.end_turn(qp, &before);
         self.set_deadline(qp, None);
         let event = CmEvent::Established { qp: Qp(qp), private_data, ord, ird };
         self.events.push_back(RnicEvent::Cm(event));
@@ -457,18 +331,20 @@ impl VerbsRnic {
             note.status == REJ_CONSUMER
         };
         if !said_no {
-            let error = RnicError::Os { call: "rdma_connect", errno: libc::ECONNREFUSED };
+            // An iWARP peer that resets the TCP connection has dropped the request, or died.
+            let errno = match note.status.checked_neg() {
+                Some(libc::ECONNRESET) if self.attr.iwarp => libc::ECONNRESET,
+                _ => libc::ECONNREFUSED,
+            };
+            let error = RnicError::Os { call: "rdma_connect", errno };
             return self.connect_failed(qp, error);
         }
+        self.note_answer(qp);
         let private_data = note.private_data;
         self.end_attempt(qp, CmEvent::Rejected { qp: Qp(qp), private_data });
     }
 
-    pub(super) fn connect_failed(&mut self, qp: u32, error: RnicError) {
-        self.end_attempt(qp, CmEvent::ConnectFailed { qp: Qp(qp), error });
-    }
-
-    fn end_attempt(&mut self, qp: u32, event: CmEvent) {
+    pub(super) fn end_attempt(&mut self, qp: u32, event: CmEvent) {
         let state = self.qps.get(qp).map(|q| q.phase.state());
         if !matches!(state, Ok(QpState::Connecting | QpState::Error)) {
             return;

@@ -23,7 +23,9 @@ impl VerbsRnic {
     /// Ends the attempt that a phase stands for. The queue pair is over.
     pub(super) fn drop_phase(&mut self, qp: u32) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
-        match std::mem::replace(&mut q.phase, CmPhase::Over) {
+        let phase = std::mem::replace(&mut q.phase, CmPhase::Over);
+        self.end_turn(qp, &phase);
+        match phase {
             CmPhase::Resolving(dial) | CmPhase::Routing(dial) | CmPhase::Connecting(dial) => {
                 if let Some(id) = dial.id {
                     self.by_serial.remove(&id.serial());
@@ -194,14 +196,10 @@ impl VerbsRnic {
     pub(super) fn deadline_passed(&mut self, qp: u32) {
         let Ok(q) = self.qps.get(qp) else { return };
         match &q.phase {
-            CmPhase::Resolving(d) | CmPhase::Routing(d) | CmPhase::Connecting(d) => {
-                let error = RnicError::Timeout(d.timeout);
-                self.connect_failed(qp, error);
-            }
-            CmPhase::Accepting { timeout, .. } => {
-                let error = RnicError::Timeout(*timeout);
-                self.connect_failed(qp, error);
-            }
+            CmPhase::Resolving(_)
+            | CmPhase::Routing(_)
+            | CmPhase::Connecting(_)
+            | CmPhase::Accepting { .. } => self.start_up_late(qp),
             CmPhase::Rts => self.finish(qp, DisconnectCause::Broken(libc::ECONNRESET)),
             CmPhase::Closing { .. } => self.finish(qp, DisconnectCause::Broken(libc::ETIMEDOUT)),
             CmPhase::Draining { .. } => self.last_wqe_timed_out(qp),

@@ -23,10 +23,12 @@
 //! `progress` and `spin` poll the device. `poll_cq` hands out what they have found. So no user sees a
 //! message before the event that establishes its connection.
 
+mod asking;
 mod caps;
 mod cm;
 mod device;
 mod dialer;
+mod dialing;
 mod eager;
 mod ends;
 mod events;
@@ -36,6 +38,7 @@ mod info;
 mod last_wqe;
 mod memory;
 mod opener;
+mod patience;
 mod pool;
 mod qp;
 mod queues;
@@ -115,6 +118,12 @@ pub struct VerbsRnic {
     listeners: IdTable<SocketAddr>,
     requests: IdTable<cm::CmRequest>,
     timers: BTreeSet<(Time, u32)>,
+    /// Connects that wait for their turn to ask.
+    turns: asking::AskTurns,
+    /// The last answers to connects, by the peer's address.
+    answered: patience::Answers,
+    /// The last accepts that were established, by their local address.
+    started: patience::Answers,
     /// Ports that are down, each with the time at which its connections end.
     ports_down: BTreeMap<i32, Time>,
     /// Connections that have failed, to be ended in this turn, and why.
@@ -214,6 +223,9 @@ impl VerbsRnic {
             listeners: IdTable::new("listener"),
             requests: IdTable::new("connection request"),
             timers: BTreeSet::new(),
+            turns: asking::AskTurns::default(),
+            answered: patience::Answers::default(),
+            started: patience::Answers::default(),
             ports_down: BTreeMap::new(),
             failed: Vec::new(),
             events: VecDeque::new(),
@@ -433,6 +445,7 @@ impl Rnic for VerbsRnic {
         }
         self.routed = routed;
         let more = self.poll_hw();
+        self.ask_next();
         self.fire_timers(now);
         self.end_failed();
         more || others
@@ -462,7 +475,8 @@ impl Rnic for VerbsRnic {
     fn next_timeout(&self) -> Option<Time> {
         let timers = self.timers.first().map(|t| t.0);
         let ports = self.ports_down.values().copied();
-        let now = (!self.failed.is_empty()).then_some(Time::ZERO);
+        let due = !self.failed.is_empty() || !self.turns.is_idle();
+        let now = due.then_some(Time::ZERO);
         ports.chain(timers).chain(now).min()
     }
 

@@ -1,0 +1,252 @@
+//! Connecting: the attempts of the side that asks.
+//!
+//! An attempt resolves the peer's address and the route, makes the queue pair, and asks. A kernel
+//! drops a request that its busy host leaves without an answer: siw and erdma after seconds, by time
+//! limits of their own. That says nothing of the peer, so such an attempt is made again while its own
+//! time lasts.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::VerbsRnic;
+use super::cm::{CmPhase, small};
+use super::patience::TimeLimit;
+use super::qp::VerbsQp;
+use super::raw::{CmId, ConnAttr};
+use crate::rnic::{CmEvent, ConnParam, Qp, RnicError};
+use crate::time::Time;
+
+/// Timeout of the first try to resolve an address. Kernels may wait for all of it although the
+/// answer is there, so it is short, and each further try doubles it.
+const FIRST_RESOLVE_TIMEOUT: Duration = Duration::from_millis(250);
+/// A peer that refuses a request answers at once. A kernel that drops a request does so by a time
+/// limit: siw 5 s at the peer, and 10 s here. So an attempt that was cut this late was dropped.
+const CUT_LATE: Duration = Duration::from_secs(2);
+
+/// A connection attempt.
+pub(super) struct CmDial {
+    /// None once the queue pair was made with it.
+    pub(super) id: Option<CmId>,
+    pub(super) to: DialGoal,
+    /// Holds the local port in TCP; None: none was reserved.
+    _port: Option<OwnedFd>,
+    /// When the attempt must have an answer. Answers to others move it (`patience`).
+    until: Time,
+    step: Duration,
+    /// When it was made, or made again.
+    tried: Time,
+}
+
+/// What an attempt asks for.
+#[derive(Clone)]
+pub(super) struct DialGoal {
+    addr: SocketAddr,
+    bind: Option<SocketAddr>,
+    private_data: Vec<u8>,
+    pub(super) ird: u32,
+    pub(super) ord: u32,
+    pub(super) limit: TimeLimit,
+}
+
+impl VerbsRnic {
+    pub(super) fn connect(
+        &mut self,
+        qp: Qp,
+        addr: SocketAddr,
+        param: &ConnParam<'_>,
+        now: Time,
+    ) -> Result<(), RnicError> {
+        if !matches!(self.qps.get(qp.0)?.phase, CmPhase::Idle) {
+            return Err(self.wrong_state(qp, "Init"));
+        }
+        self.check_private_data(param.private_data)?;
+        if addr.ip().is_loopback() {
+            let call = "loopback addresses are on no RDMA device";
+            return Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
+        }
+        let target = DialGoal {
+            addr,
+            bind: param.bind,
+            private_data: param.private_data.to_vec(),
+            ird: param.ird.min(self.caps.max_ird),
+            ord: param.ord.min(self.caps.max_ord),
+            limit: TimeLimit { began: now, timeout: param.timeout },
+        };
+        self.dial(qp.0, target, now + param.timeout, now)
+    }
+
+    /// Begins an attempt.
+    fn dial(&mut self, qp: u32, to: DialGoal, until: Time, now: Time) -> Result<(), RnicError> {
+        let step = FIRST_RESOLVE_TIMEOUT.min(until.since(now));
+        let (id, port) = self
+            .start_resolving(to.addr, to.bind, step)
+            .map_err(|e| RnicError::os("rdma_resolve_addr", &e))?;
+        self.by_serial.insert(id.serial(), qp);
+        let dial = CmDial { id: Some(id), to, _port: port, until, step, tried: now };
+        self.qps.get_mut(qp)?.phase = CmPhase::Resolving(Box::new(dial));
+        self.set_deadline(qp, Some(until));
+        Ok(())
+    }
+
+    pub(super) fn addr_resolved(&mut self, qp: u32, now: Time) {
+        let device = self.device;
+        let Ok(VerbsQp { phase, .. }) = self.qps.get_mut(qp) else { return };
+        let CmPhase::Resolving(dial) = std::mem::replace(phase, CmPhase::Over) else { return };
+        let ours = dial.id.as_ref().is_some_and(|id| id.device() == Some(device));
+        let routed = dial.id.as_ref().map(|id| id.resolve_route(dial.until.since(now)));
+        *phase = CmPhase::Routing(dial);
+        if !ours {
+            let call = "the route goes by another device";
+            self.connect_failed(qp, RnicError::Os { call, errno: libc::EHOSTUNREACH });
+        } else if let Some(Err(e)) = routed {
+            self.connect_failed(qp, RnicError::os("rdma_resolve_route", &e));
+        }
+    }
+
+    pub(super) fn addr_error(&mut self, qp: u32, status: i32, now: Time) {
+        let Ok(VerbsQp { phase: CmPhase::Resolving(dial), .. }) = self.qps.get_mut(qp) else {
+            return;
+        };
+        let left = dial.until.since(now);
+        let mut result = Err(std::io::Error::from_raw_os_error(-status.min(-1)));
+        if status == -libc::ETIMEDOUT && !left.is_zero() {
+            dial.step = (dial.step * 2).min(left);
+            if let Some(id) = &dial.id {
+                // The first try has bound the source.
+                result = id.resolve_addr(None, dial.to.addr, dial.step);
+            }
+        }
+        if let Err(e) = result {
+            crate::trace::debug!("resolving {} (from {:?}): {e}", dial.to.addr, dial.to.bind);
+            self.connect_failed(qp, RnicError::os("rdma_resolve_addr", &e));
+        }
+    }
+
+    pub(super) fn route_resolved(&mut self, qp: u32) {
+        let Ok(VerbsQp { phase: CmPhase::Routing(dial), .. }) = self.qps.get(qp) else { return };
+        if !self.attr.iwarp || self.turns.enter(dial.to.addr, qp) {
+            self.ask(qp);
+        }
+    }
+
+    /// Lets attempts ask that have got their turn.
+    pub(super) fn ask_next(&mut self) {
+        while let Some(qp) = self.turns.take() {
+            self.ask(qp);
+        }
+    }
+
+    /// The phase of an attempt has ended: another gets its turn.
+    pub(super) fn end_turn(&mut self, qp: u32, phase: &CmPhase) {
+        match phase {
+            CmPhase::Connecting(dial) if self.attr.iwarp => self.turns.leave(dial.to.addr),
+            CmPhase::Routing(dial) if self.attr.iwarp => self.turns.give_up(dial.to.addr, qp),
+            _ => {}
+        }
+    }
+
+    /// Makes the queue pair of an attempt, and sends the request.
+    fn ask(&mut self, qp: u32) {
+        let Ok(q) = self.qps.get_mut(qp) else { return };
+        let CmPhase::Routing(dial) = &mut q.phase else { return };
+        let Some(id) = dial.id.take() else { return };
+        let private_data = dial.to.private_data.clone();
+        let (ird, ord) = (small(dial.to.ird), small(dial.to.ord));
+        q.addrs = id.local_addr().zip(id.peer_addr());
+        if let CmPhase::Routing(dial) = std::mem::replace(&mut q.phase, CmPhase::Over) {
+            q.phase = CmPhase::Connecting(dial);
+        }
+        self.set_ack_timeout(&id);
+        if let Err((id, e)) = self.make_device_qp(qp, id) {
+            self.host.disown(&id);
+            self.by_serial.remove(&id.serial());
+            drop(id);
+            return self.connect_failed(qp, e);
+        }
+        let Ok(VerbsQp { hw: Some(hw), .. }) = self.qps.get(qp) else { return };
+        let connected = if self.attr.iwarp {
+            self.dialer.connect(&hw.id, private_data, ird, ord)
+        } else {
+            hw.id.connect(&ConnAttr { private_data: &private_data, ird, ord })
+        };
+        if let Err(e) = connected {
+            self.connect_failed(qp, RnicError::os("rdma_connect", &e));
+        }
+    }
+
+    /// Handles connects in threads that have failed.
+    pub(super) fn handle_failed_connects(&mut self) {
+        for (serial, e) in self.dialer.take() {
+            if let Some(&qp) = self.by_serial.get(&serial)
+                && matches!(self.qps.get(qp).map(|q| &q.phase), Ok(CmPhase::Connecting(_)))
+            {
+                self.connect_failed(qp, RnicError::os("rdma_connect", &e));
+            }
+        }
+    }
+
+    // ---- limits ----------------------------------------------------------------------
+
+    /// The peer has answered a start-up, whatever the answer.
+    pub(super) fn note_answer(&mut self, qp: u32) {
+        let Ok(q) = self.qps.get(qp) else { return };
+        match (&q.phase, q.addrs) {
+            (CmPhase::Connecting(d), _) => self.answered.note(d.to.addr, d.to.limit, self.now),
+            (CmPhase::Accepting { limit, .. }, Some((local, _))) => {
+                self.started.note(local, *limit, self.now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A start-up has had its time: it goes on if its peer answers others, or ends.
+    pub(super) fn start_up_late(&mut self, qp: u32) {
+        let now = self.now;
+        let Ok(q) = self.qps.get_mut(qp) else { return };
+        let (limit, until) = match &mut q.phase {
+            CmPhase::Resolving(d) | CmPhase::Routing(d) | CmPhase::Connecting(d) => {
+                let until = self.answered.extend(d.to.addr, d.to.limit, now);
+                d.until = until.unwrap_or(d.until);
+                (d.to.limit, until)
+            }
+            CmPhase::Accepting { limit, .. } => {
+                let local = q.addrs.map(|(local, _)| local);
+                (*limit, local.and_then(|local| self.started.extend(local, *limit, now)))
+            }
+            _ => return,
+        };
+        match until {
+            Some(_) => self.set_deadline(qp, until),
+            None => self.connect_failed(qp, RnicError::Timeout(limit.timeout)),
+        }
+    }
+
+    /// A start-up has failed. It begins again if a kernel has dropped it.
+    pub(super) fn connect_failed(&mut self, qp: u32, error: RnicError) {
+        let cut = matches!(error, RnicError::Os { errno: libc::ECONNRESET | libc::ETIMEDOUT, .. });
+        if !cut || !self.redial(qp, &error) {
+            self.end_attempt(qp, CmEvent::ConnectFailed { qp: Qp(qp), error });
+        }
+    }
+
+    /// Begins an attempt that was dropped again. False: it was not dropped, or there is no time.
+    fn redial(&mut self, qp: u32, why: &RnicError) -> bool {
+        let now = self.now;
+        let Ok(VerbsQp { phase: CmPhase::Connecting(dial), attr, .. }) = self.qps.get(qp) else {
+            return false;
+        };
+        let longer = self.answered.extend(dial.to.addr, dial.to.limit, now);
+        let until = longer.unwrap_or(dial.until).max(dial.until);
+        // Receives of the queue pair's own would be flushed.
+        if attr.srq.is_none() || now.since(dial.tried) < CUT_LATE || now >= until {
+            return false;
+        }
+        let to = dial.to.clone();
+        crate::trace::info!("connecting to {} again: {why}", to.addr);
+        self.set_deadline(qp, None);
+        self.free_device_qp(qp, true);
+        let begun = self.dial(qp, to, until, now);
+        begun.inspect_err(|e| crate::trace::debug!("not again: {e}")).is_ok()
+    }
+}
