@@ -38,7 +38,7 @@ struct HostState {
 }
 
 /// See the module's essay.
-pub(super) struct Host {
+pub(super) struct CmHost {
     channel: Arc<CmChannel>,
     state: Mutex<HostState>,
     readable: AtomicBool,
@@ -46,11 +46,11 @@ pub(super) struct Host {
     waiting: AtomicUsize,
 }
 
-impl Host {
-    pub(super) fn new() -> io::Result<Arc<Host>> {
+impl CmHost {
+    pub(super) fn new() -> io::Result<Arc<CmHost>> {
         let (state, readable) = (Mutex::default(), AtomicBool::new(true));
         let (channel, waiting) = (CmChannel::new()?, AtomicUsize::new(0));
-        Ok(Arc::new(Host { channel, state, readable, waiting }))
+        Ok(Arc::new(CmHost { channel, state, readable, waiting }))
     }
 
     /// Adds a device. Returns its number here.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::host::Host;
+use super::host::CmHost;
 use super::raw::{Device, PortAttr, load};
 use crate::rnic::RnicError;
 
@@ -64,14 +64,14 @@ pub fn devices() -> Result<Vec<VerbsDeviceInfo>, RnicError> {
     if found.is_empty() {
         return Ok(Vec::new());
     }
-    let host = Host::new().map_err(|e| RnicError::os("rdma_create_event_channel", &e))?;
+    let host = CmHost::new().map_err(|e| RnicError::os("rdma_create_event_channel", &e))?;
     let local = crate::sys::local_addrs(0).map_err(|e| RnicError::os("getifaddrs", &e))?;
     found.into_iter().map(|d| describe(d, &host, &local)).collect()
 }
 
 fn describe(
     device: Device,
-    host: &Host,
+    host: &CmHost,
     local: &[SocketAddr],
 ) -> Result<VerbsDeviceInfo, RnicError> {
     let attr = device.attr().map_err(|e| RnicError::os("ibv_query_device", &e))?;

@@ -85,7 +85,7 @@ pub struct VerbsRnic {
     caps: Caps,
     attr: Attr,
     device: Device,
-    host: Arc<host::Host>,
+    host: Arc<host::CmHost>,
     /// Number of this device in `host`.
     index: usize,
     registry: mio::Registry,
@@ -169,7 +169,7 @@ impl VerbsRnic {
         let devices = Device::not_among(&[]).map_err(os("rdma_get_devices"))?;
         let device = devices.into_iter().find(|d| d.name() == name);
         let none = RnicError::Os { call: "rdma_get_devices", errno: libc::ENODEV };
-        let host = host::Host::new().map_err(os("rdma_create_event_channel"))?;
+        let host = host::CmHost::new().map_err(os("rdma_create_event_channel"))?;
         VerbsRnic::new(registry, token_base, device.ok_or(none)?, &host)
     }
 
@@ -177,7 +177,7 @@ impl VerbsRnic {
         registry: &mio::Registry,
         token_base: usize,
         device: Device,
-        host: &Arc<host::Host>,
+        host: &Arc<host::CmHost>,
     ) -> Result<VerbsRnic, RnicError> {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
         let attr = opener::usable(device)?;

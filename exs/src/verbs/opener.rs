@@ -13,7 +13,7 @@ const LEAST_QP_WR: u32 = 32;
 /// device that was removed and comes back is another device.
 #[derive(Default)]
 pub struct Opener {
-    host: Option<Arc<host::Host>>,
+    host: Option<Arc<host::CmHost>>,
     opened: Vec<Device>,
 }
 
@@ -40,7 +40,7 @@ impl Opener {
             let host = match &self.host {
                 Some(host) => host,
                 None => self.host.insert(
-                    host::Host::new()
+                    host::CmHost::new()
                         .map_err(|e| RnicError::os("rdma_create_event_channel", &e))?,
                 ),
             };
