@@ -4,63 +4,15 @@
 //! the tests say so and pass; nothing of the machine's own network is touched.
 
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use exs::{Error, EventKind, Options, RecvFlags, Socket, SocketType};
-use exs_tests::harness::{Ledger, Watchdog, peer};
+use exs_tests::harness::{Cable, Ledger, Watchdog, peer, run};
 use exs_tests::skip::skip;
 
 const DEAD_AFTER: Duration = Duration::from_secs(1);
 /// Beyond `dead_after`: a loaded machine is slow.
 const SLACK: Duration = Duration::from_secs(15);
-
-/// Two namespaces, removed when dropped.
-struct Cable {
-    names: [String; 2],
-}
-
-fn run(words: &str) -> Result<(), String> {
-    let list: Vec<&str> = words.split(' ').collect();
-    let out =
-        Command::new(list[0]).args(&list[1..]).output().map_err(|e| format!("{words}: {e}"))?;
-    if out.status.success() {
-        return Ok(());
-    }
-    Err(format!("{words}: {}", String::from_utf8_lossy(&out.stderr).trim()))
-}
-
-impl Cable {
-    /// 10.93.0.1 at one end, 10.93.0.2 at the other.
-    fn new(test: &str) -> Result<Cable, String> {
-        let name = |end| format!("exs-{test}-{end}-{}", std::process::id());
-        let cable = Cable { names: [name("a"), name("b")] };
-        let [a, b] = &cable.names;
-        run(&format!("ip netns add {a}"))?;
-        run(&format!("ip netns add {b}"))?;
-        run(&format!("ip -n {a} link add veth0 type veth peer name veth0 netns {b}"))?;
-        for (ns, addr) in [(a, "10.93.0.1/24"), (b, "10.93.0.2/24")] {
-            run(&format!("ip -n {ns} addr add {addr} dev veth0"))?;
-            run(&format!("ip -n {ns} link set veth0 up"))?;
-            run(&format!("ip -n {ns} link set lo up"))?;
-        }
-        Ok(cable)
-    }
-
-    /// This test program in one of the ends.
-    fn start(&self, end: usize, part: &str) -> peer::Peer {
-        peer::Peer::start_by(&["ip", "netns", "exec", &self.names[end]], "child", part, &[])
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        for name in &self.names {
-            // It may not have come to be.
-            let _ = run(&format!("ip netns del {name}"));
-        }
-    }
-}
 
 /// Not a test in the parent: the part of the processes at both ends.
 #[test]
@@ -135,9 +87,9 @@ fn cut_in_mid_transfer(test: &str, kind: &str, cut: impl FnOnce(&Cable) -> Resul
         Ok(cable) => cable,
         Err(why) => return skip(&format!("no network namespaces here: {why}")),
     };
-    let server = cable.start(0, &format!("listen {kind}"));
+    let server = cable.start(0, "child", &format!("listen {kind}"));
     let addr = server.expect("at");
-    let client = cable.start(1, &format!("connect {kind} {addr}"));
+    let client = cable.start(1, "child", &format!("connect {kind} {addr}"));
     server.expect("under way");
     client.expect("under way");
     if let Err(why) = cut(&cable) {
@@ -155,14 +107,14 @@ fn cut_in_mid_transfer(test: &str, kind: &str, cut: impl FnOnce(&Cable) -> Resul
 #[test]
 fn a_cut_cable_stream() {
     cut_in_mid_transfer("cs", "stream", |c| {
-        run(&format!("ip -n {} link set veth0 down", c.names[0]))
+        run(&format!("ip -n {} link set veth0 down", c.name(0)))
     });
 }
 
 #[test]
 fn a_cut_cable_seqpacket() {
     cut_in_mid_transfer("cp", "seqpacket", |c| {
-        run(&format!("ip -n {} link set veth0 down", c.names[1]))
+        run(&format!("ip -n {} link set veth0 down", c.name(1)))
     });
 }
 
@@ -171,11 +123,8 @@ fn a_cut_cable_seqpacket() {
 #[test]
 fn a_network_that_loses_everything() {
     cut_in_mid_transfer("lo", "stream", |c| {
-        for (ns, peer) in c.names.iter().zip(["10.93.0.2", "10.93.0.1"]) {
-            run(&format!(
-                "ip -n {ns} neigh replace {peer} lladdr 02:00:00:00:00:99 dev veth0 nud permanent"
-            ))?;
-        }
+        c.swallow(0, "10.93.0.2")?;
+        c.swallow(1, "10.93.0.1")?;
         Ok(())
     });
 }

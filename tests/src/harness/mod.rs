@@ -10,12 +10,14 @@
 //! Nothing here sleeps to put things in order: tests wait for events.
 
 mod bytes;
+mod cable;
 mod env;
 mod ledger;
 pub mod peer;
 mod watchdog;
 
 pub use bytes::{Rng, check, pattern};
+pub use cable::{Cable, run};
 pub use env::{Env, many_files, stream_socket};
 pub use ledger::{Ledger, accepted, accepted_kernel};
 pub use watchdog::{LIMIT, Watchdog};
