@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::raw::{with_slice, with_slice_mut};
-use super::{Completion, Event, EventQueue, RemoteBuffer, Socket, Token};
+use super::{Completion, Event, EventQueue, RemoteBuffer, Socket, ToHost, Token};
 use crate::mem::Buffer;
 use crate::progress::{
     Error, Interest, QueueOptions, Readiness, RecvFlags, note_service, prepare_to_wait,
@@ -158,32 +158,22 @@ impl<'a> Blocking<'a> {
         }
     }
 
-    /// Connects to the first address that answers. Waits until both ends are there, for
-    /// [`Options::connect_timeout`](crate::Options) at most for each address.
+    /// Connects to an address, or to the first address of a host that answers
+    /// ([`Socket::connect_host`]). Waits until both ends are there, for
+    /// [`Options::connect_timeout`](crate::Options) at most.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]
     /// let another = Socket::stream()?;
-    /// another.blocking().connect(listener.local_addr()?)?; // or ("localhost", 7471)
+    /// another.blocking().connect(listener.local_addr()?)?; // or "localhost:7471"
     /// # Ok::<(), exs::Error>(())
     /// ```
     ///
     /// # Errors
-    /// The error of the last attempt.
-    pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<(), Error> {
-        let addrs = addr
-            .to_socket_addrs()
-            .map_err(|e| Error::invalid(format!("cannot resolve the address: {e}")))?;
-        let mut last = Error::invalid("the name has no address");
-        for addr in addrs {
-            match self.run(|q| self.socket.connect(q, TOKEN, addr)).and_then(Event::into_result) {
-                Ok(_) => return Ok(()),
-                // It is not the address.
-                Err(e @ (Error::State { .. } | Error::WouldBlock { .. })) => return Err(e),
-                Err(e) => last = e,
-            }
-        }
-        Err(last)
+    /// As [`Socket::connect_host`], and those of its event.
+    pub fn connect(&self, host: impl ToHost) -> Result<(), Error> {
+        let host = host.to_host()?;
+        self.run(|q| self.socket.connect_host(q, TOKEN, host))?.into_result().map(|_| ())
     }
 
     /// Accepts a connection.

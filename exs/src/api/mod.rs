@@ -15,6 +15,7 @@ mod counters;
 pub mod error;
 mod event;
 mod export;
+mod host;
 mod kernel;
 mod onesided;
 mod place;
@@ -27,7 +28,7 @@ mod transports;
 
 pub use crate::mem::{Buffer, MemError, MemoryRegion};
 pub use crate::progress::{
-    Candidate, DeviceInfo, Error, EventKind, Interest, Options, Part, PortInfo, QueueOptions,
+    Candidate, DeviceInfo, Error, EventKind, Host, Interest, Options, Part, PortInfo, QueueOptions,
     Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo, WaitPolicy, parse_size,
     parse_time,
 };
@@ -39,6 +40,7 @@ pub use completion::{Completion, Failed};
 pub use counters::{Counters, counters};
 pub use event::{Event, Token};
 pub use export::{Export, RemoteBuffer, RemoteBufferError};
+pub use host::ToHost;
 pub use kernel::KernelSocket;
 pub use queue::EventQueue;
 pub use socket::{Socket, SocketType};

@@ -1,10 +1,10 @@
 //! `std::io::Read` and `Write` on sockets.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use super::{Blocking, Event, Socket};
+use super::{Blocking, Event, Socket, ToHost};
 use crate::progress::Error;
 
 /// A connected socket that owns itself and reads and writes as
@@ -48,11 +48,11 @@ pub struct SocketStream {
 }
 
 impl SocketStream {
-    /// Connects a stream socket with default options to the first address that answers.
+    /// Connects a stream socket with default options, as [`Blocking::connect`] does.
     ///
     /// # Errors
-    /// The error of the last attempt.
-    pub fn connect(addr: impl ToSocketAddrs) -> Result<SocketStream, Error> {
+    /// As [`Blocking::connect`].
+    pub fn connect(addr: impl ToHost) -> Result<SocketStream, Error> {
         let socket = Socket::stream()?;
         socket.blocking().connect(addr)?;
         Ok(SocketStream { socket })

@@ -70,6 +70,26 @@ pub enum Error {
         /// Why.
         cause: SessionError,
     },
+    /// A name has no address, or no name server answers.
+    #[error("cannot find the address of {host}: {why}")]
+    Resolve {
+        /// The host and its port.
+        host: String,
+        /// Why: the words of the system's resolver.
+        why: String,
+        /// The errno.
+        errno: i32,
+    },
+    /// No address of a host took the connection.
+    #[error("cannot connect to {host}: {}", each_address(tried, untried))]
+    ConnectHost {
+        /// The host and its port.
+        host: String,
+        /// The addresses that were tried, and why each has failed.
+        tried: Vec<(SocketAddr, Error)>,
+        /// The addresses for which no time was left.
+        untried: Vec<SocketAddr>,
+    },
     /// The socket cannot be bound to the address.
     #[error("cannot bind to {addr}: {cause}")]
     Bind {
@@ -137,9 +157,11 @@ impl Error {
             Error::Interrupted => libc::EINTR,
             Error::Invalid(_) => libc::EINVAL,
             Error::EndOfStream { .. } => libc::EPIPE,
-            Error::State { errno, .. } | Error::Os { errno, .. } | Error::Start { errno, .. } => {
-                *errno
-            }
+            Error::State { errno, .. }
+            | Error::Os { errno, .. }
+            | Error::Start { errno, .. }
+            | Error::Resolve { errno, .. } => *errno,
+            Error::ConnectHost { tried, .. } => errno_of_all(tried),
             Error::NoDevice { .. } => libc::ENODEV,
             Error::Connect { cause, .. }
             | Error::Bind { cause, .. }
@@ -174,6 +196,37 @@ impl Error {
     pub(in crate::progress) fn is_cut(&self) -> bool {
         matches!(self, Error::Op(OpError::Cancelled | OpError::TimedOut { .. }))
     }
+}
+
+/// The reason at each address of a host.
+fn each_address(tried: &[(SocketAddr, Error)], untried: &[SocketAddr]) -> String {
+    let mut all: Vec<String> = tried
+        .iter()
+        .map(|(addr, error)| match error {
+            Error::Connect { cause, before, .. } => format!("{addr}: {cause}{before}"),
+            Error::Refused { cause, .. } => format!("{addr}: it refused the connection: {cause}"),
+            other => format!("{addr}: {other}"),
+        })
+        .collect();
+    if !untried.is_empty() {
+        let each: Vec<String> = untried.iter().map(SocketAddr::to_string).collect();
+        all.push(format!("no time was left for {}", each.join(", ")));
+    }
+    if all.is_empty() { "it has no address".to_owned() } else { all.join("; ") }
+}
+
+/// The errno of a host whose addresses have failed: the error that says most. A refusal says
+/// more than silence, and silence says more than a missing route.
+fn errno_of_all(tried: &[(SocketAddr, Error)]) -> i32 {
+    let rank = |errno: &i32| match *errno {
+        libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT => 0,
+        libc::ETIMEDOUT => 1,
+        libc::ECONNREFUSED => 3,
+        _ => 2,
+    };
+    // Of several with the same rank, the last: `max_by_key` takes it.
+    let errnos = tried.iter().map(|(_, e)| e.errno());
+    errnos.max_by_key(rank).unwrap_or(libc::EHOSTUNREACH)
 }
 
 fn rnic_errno(e: &RnicError) -> i32 {
@@ -223,6 +276,14 @@ mod tests {
             Error::Bind { addr, cause: refused() },
             Error::Listen { addr, cause: refused() },
             Error::Refused { addr, cause: SessionError::Hello(cause) },
+            Error::ConnectHost {
+                host: "a.example:7".to_owned(),
+                tried: vec![(
+                    addr,
+                    Error::Connect { addr, cause: refused(), before: String::new() },
+                )],
+                untried: vec![addr],
+            },
             unmapped.into(),
             OpError::from(broken).into(),
             OpError::Rnic(fault.into()).into(),

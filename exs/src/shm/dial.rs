@@ -41,7 +41,10 @@ const NOT_HERE: RnicError = RnicError::Os {
 /// It does not, or the kernel cannot be asked.
 pub(super) fn is_here(addr: SocketAddr) -> Result<(), RnicError> {
     let ip = canonical(addr).ip();
-    let ours = |a: &SocketAddr| canonical(*a).ip() == ip;
+    // Another link may have a host with the same link-local address.
+    let ours = |a: &SocketAddr| {
+        canonical(*a).ip() == ip && (!is_link_local(ip) || scope(*a) == scope(addr))
+    };
     if ip.is_loopback() {
         return Ok(());
     }
@@ -50,14 +53,22 @@ pub(super) fn is_here(addr: SocketAddr) -> Result<(), RnicError> {
     if all.iter().any(ours) { Ok(()) } else { Err(NOT_HERE) }
 }
 
-/// The names that a listener on `addr` may have.
-fn names(addr: SocketAddr) -> Vec<Vec<u8>> {
-    let scope = match addr {
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// The number of the interface of an address; 0 if it has none.
+pub(super) fn scope(addr: SocketAddr) -> u32 {
+    match addr {
         SocketAddr::V4(_) => 0,
         SocketAddr::V6(a) => a.scope_id(),
-    };
+    }
+}
+
+/// The names that a listener on `addr` may have.
+fn names(addr: SocketAddr) -> Vec<Vec<u8>> {
     let (v6, port) = (addr.is_ipv6(), addr.port());
-    vec![name(Some(addr.ip()), v6, scope, port), name(None, v6, 0, port)]
+    vec![name(Some(addr.ip()), v6, scope(addr), port), name(None, v6, 0, port)]
 }
 
 /// Where the ports of a driver's calls begin, so that those of several drivers differ.
@@ -86,8 +97,11 @@ fn source(
     };
     let bound = bind.map(|b| b.port());
     let mut wanted = SocketAddr::new(ip, bound.unwrap_or(port));
-    if let (SocketAddr::V6(w), SocketAddr::V6(a)) = (&mut wanted, addr) {
-        w.set_scope_id(a.scope_id());
+    if let SocketAddr::V6(w) = &mut wanted
+        && is_link_local(ip)
+    {
+        let own = bind.map(scope).filter(|own| *own != 0);
+        w.set_scope_id(own.unwrap_or(scope(addr)));
     }
     let Some(bound) = bound else { return Ok((wanted, None)) };
     let held = TcpListener::from(crate::sys::hold_port(&wanted, true)?);

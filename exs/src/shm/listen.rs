@@ -17,7 +17,7 @@ use mio::unix::SourceFd;
 
 use super::ShmRnic;
 use super::control::{ControlMessage, MAX_MESSAGE, canonical, name, of_family};
-use super::dial::is_here;
+use super::dial::{is_here, scope};
 use super::link::{LinkPhase, ShmLink};
 use super::ring::Mem;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
@@ -105,13 +105,9 @@ pub(super) struct PendingPeer {
 
 /// The names of a listener.
 fn names(addr: SocketAddr, v6_only: bool) -> Vec<Vec<u8>> {
-    let scope = match addr {
-        SocketAddr::V4(_) => 0,
-        SocketAddr::V6(a) => a.scope_id(),
-    };
     let port = addr.port();
     match (addr.ip().is_unspecified(), addr.is_ipv6()) {
-        (false, v6) => vec![name(Some(addr.ip()), v6, scope, port)],
+        (false, v6) => vec![name(Some(addr.ip()), v6, scope(addr), port)],
         (true, false) => vec![name(None, false, 0, port)],
         (true, true) if v6_only => vec![name(None, true, 0, port)],
         (true, true) => vec![name(None, true, 0, port), name(None, false, 0, port)],

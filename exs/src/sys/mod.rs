@@ -29,6 +29,7 @@ mod message;
 mod poll_bell;
 mod process;
 mod random;
+mod resolve;
 mod shared_stream;
 mod signal;
 mod sockaddr;
@@ -72,6 +73,7 @@ pub use process::{ProcessLock, ProcessNumber, ProcessTable};
 #[cfg(any(test, feature = "internals"))]
 pub use process::{process_touches, thread_touches};
 pub use random::RandomSource;
+pub use resolve::{ResolveError, resolve, resolve_later};
 pub use shared_stream::SharedStream;
 pub(crate) use signal::wait_ready;
 pub use signal::{HeldSignals, wait_any_readable, wait_readable};

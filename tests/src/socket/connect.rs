@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use exs::{Error, Event, EventKind, Interest, RecvFlags, Socket, SocketType};
+use exs::{Error, Event, EventKind, Interest, RecvFlags, Socket, SocketType, ToHost};
 
 use crate::harness::{Env, Ledger, accepted, many_files};
 use crate::skip::skip;
@@ -94,6 +94,54 @@ pub fn the_first_address_that_answers(env: &Env) {
     echo(&client, &listener.blocking().accept().unwrap().0);
     let again = client.blocking().connect(&[addr, addr][..]).unwrap_err();
     assert_eq!(again.errno(), libc::EISCONN, "{again}");
+}
+
+/// What names one address is that address, and needs no resolver.
+pub fn a_host_is_text_or_addresses(env: &Env) {
+    let (listener, addr) = env.listener(SocketType::Stream);
+    let (ip, port) = (addr.ip().to_string(), addr.port());
+    let hosts = [
+        addr.to_string().to_host(),
+        (ip.as_str(), port).to_host(),
+        (ip.clone(), port).to_host(),
+        [addr].to_host(),
+    ];
+    for host in hosts {
+        let client = env.socket(SocketType::Stream);
+        let mut ledger = Ledger::new();
+        let token = ledger.post("connect", |q, t| client.connect_host(q, t, host.clone()?));
+        assert_eq!(ledger.wait_ok(token).kind(), EventKind::Connect);
+        ledger.finish();
+        echo(&client, &listener.blocking().accept().unwrap().0);
+        assert_eq!(client.peer_addr().unwrap(), addr);
+    }
+    let error = env.socket(SocketType::Stream).blocking().connect("no-port").unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    let error = env.socket(SocketType::Stream).blocking().connect("[fe80::1]:1").unwrap_err();
+    assert!(error.to_string().contains("%eth0"), "{error}");
+}
+
+/// Where no address answers, one error has the reason at each. The socket connects elsewhere
+/// afterwards.
+pub fn the_error_of_a_host_names_each_address(env: &Env) {
+    let unused = || TcpListener::bind(env.any()).unwrap();
+    let held = [unused(), unused(), unused()];
+    let addrs: Vec<SocketAddr> = held.iter().map(|l| l.local_addr().unwrap()).collect();
+    drop(held);
+    let client = env.socket(SocketType::Stream);
+    let error = client.blocking().connect(&addrs).unwrap_err();
+    assert_eq!(error.errno(), libc::ECONNREFUSED, "{error}");
+    let Error::ConnectHost { tried, untried, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(tried.iter().map(|(addr, _)| *addr).collect::<Vec<_>>(), addrs);
+    assert!(untried.is_empty(), "{error}");
+    for addr in &addrs {
+        assert!(error.to_string().contains(&addr.to_string()), "{error}");
+    }
+    let none = client.blocking().connect(Vec::<SocketAddr>::new()).unwrap_err();
+    assert!(none.to_string().contains("no address"), "{none}");
+    let (listener, addr) = env.listener(SocketType::Stream);
+    client.blocking().connect([addrs[0], addr].to_host().unwrap()).unwrap();
+    echo(&client, &listener.blocking().accept().unwrap().0);
 }
 
 /// A listener that is closed takes no more, and its pending accepts are cancelled.

@@ -53,6 +53,7 @@ macro_rules! socket_contract {
                 sending_to_a_closed_peer_fails, close_wakes_a_blocked_receive;
             connect: addresses_are_those_of_the_connection, a_client_may_be_bound,
                 where_nothing_listens_is_refused, the_first_address_that_answers,
+                a_host_is_text_or_addresses, the_error_of_a_host_names_each_address,
                 a_closed_listener_refuses,
                 a_dropped_listener_refuses, an_address_in_use_is_refused, kinds_must_match,
                 a_server_of_another_protocol_is_an_error, a_silent_server_times_out,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use exs_tools::address;
 use exs_tools::fail::{During, Failure};
 use exs_tools::peer::Server;
 use quanta::Instant;
@@ -50,9 +49,9 @@ pub(crate) fn call(server: &str) -> Result<(Control, Option<Server>), Failure> {
     if server == "demo" {
         let words = ["serve", "--listen", "127.0.0.1:0", "--once"];
         let demo = Server::start(&words, |_| {}).during("cannot start the server")?;
-        return Ok((Control::call(demo.addr())?, Some(demo)));
+        return Ok((Control::call(&demo.addr().to_string())?, Some(demo)));
     }
-    Ok((address::try_each(server, Control::call)?, None))
+    Ok((Control::call(server)?, None))
 }
 
 /// Ends the control connection, and with it a server of our own.

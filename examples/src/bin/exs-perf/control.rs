@@ -6,6 +6,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use exs_tools::address;
 use exs_tools::fail::{During, Failure};
 use exs_tools::frame;
 use serde::de::DeserializeOwned;
@@ -70,8 +71,10 @@ pub(crate) struct Control(TcpStream);
 
 impl Control {
     /// Calls a server.
-    pub(crate) fn call(addr: SocketAddr) -> Result<Control, Failure> {
-        let stream = TcpStream::connect(addr).during(format!("no exs-perf server at {addr}"))?;
+    pub(crate) fn call(server: &str) -> Result<Control, Failure> {
+        let stream = address::call_tcp(server)
+            .map_err(|e| Failure(format!("no exs-perf server at {server}: {e}")))?;
+        let addr = stream.peer_addr().during("peer address")?;
         Control::greet(stream).map_err(|e| {
             Failure(format!("what listens at {addr} is no exs-perf server of this version: {e}"))
         })

@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exs::{Options, Socket, SocketType};
-use exs_tools::address;
+use exs::{Options, Socket, SocketType, ToHost};
 use exs_tools::fail::{During, Failure};
 use exs_tools::peer::Server;
 use exs_tools::stats::{Samples, median};
@@ -33,8 +32,8 @@ pub(crate) fn demo(args: &Args) -> Result<(), Failure> {
     words.extend(road.iter().map(String::as_str));
     let mut server = Server::start(&words, |_| {}).during("cannot start the server")?;
     let everything = args.compare.is_none() && args.size.is_none() && !args.sweep;
-    let (control, options) = call(server.addr(), args)?;
-    measure(control, options, server.addr(), args, everything)?;
+    let (control, options, addr) = call(server.addr(), args)?;
+    measure(control, options, addr, args, everything)?;
     if server.wait(Duration::from_secs(10)) {
         Ok(())
     } else {
@@ -43,17 +42,17 @@ pub(crate) fn demo(args: &Args) -> Result<(), Failure> {
 }
 
 pub(crate) fn run(addr: &str, args: &Args) -> Result<(), Failure> {
-    let ((control, options), addr) =
-        address::try_each(addr, |addr| Ok::<_, Failure>((call(addr, args)?, addr)))?;
+    let (control, options, addr) = call(addr, args)?;
     measure(control, options, addr, args, false)
 }
 
-/// The control connection.
-fn call(addr: SocketAddr, args: &Args) -> Result<(Socket, Options), Failure> {
+/// The control connection, and the address of the server.
+fn call(server: impl ToHost, args: &Args) -> Result<(Socket, Options, SocketAddr), Failure> {
     let options = args.road.options();
     let control = Socket::with_options(SocketType::Stream, options.clone()).during("socket")?;
-    control.blocking().connect(addr).during("no exs-pingpong server there")?;
-    Ok((control, options))
+    control.blocking().connect(server).during("no exs-pingpong server there")?;
+    let addr = control.peer_addr()?;
+    Ok((control, options, addr))
 }
 
 fn measure(

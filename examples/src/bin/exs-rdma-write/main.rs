@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use exs::Host;
 use exs_tools::fail::{During, Failure};
 use exs_tools::peer::Server;
 use exs_tools::{address, out};
@@ -30,8 +31,8 @@ struct Args {
     #[command(subcommand)]
     command: Option<Command>,
     /// Where the server listens (HOST:PORT)
-    #[arg(value_name = "ADDR:PORT")]
-    server: Option<String>,
+    #[arg(value_name = "ADDR:PORT", value_parser = address::host)]
+    server: Option<Host>,
 }
 
 #[derive(Subcommand)]
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
         out::failed(match (args.command, args.server) {
             (Some(Command::Serve { listen, text, once }), _) => steps::serve(listen, &text, once),
             (Some(Command::Demo), _) => demo(),
-            (None, Some(server)) => address::try_each(&server, steps::client),
+            (None, Some(server)) => steps::client(&server),
             (None, None) => Err(Failure(
                 "which server? Give its ADDR:PORT, or `serve` to be one, or `demo` (see --help)"
                     .to_owned(),
@@ -72,7 +73,7 @@ fn demo() -> Result<(), Failure> {
     // A line that cannot be printed is told at the end.
     let print = |line: &str| drop(out!("{line}"));
     let mut server = Server::start(&args, print).during("cannot start the server")?;
-    steps::client(server.addr())?;
+    steps::client(&Host::from_addresses([server.addr()]))?;
     if server.wait(Duration::from_secs(10)) {
         Ok(())
     } else {

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use exs::{
-    EventKind, EventQueue, MemoryRegion, RecvFlags, RemoteBuffer, Rights, Socket, SocketType, Token,
+    EventKind, EventQueue, Host, MemoryRegion, RecvFlags, RemoteBuffer, Rights, Socket, SocketType,
+    Token,
 };
 use exs_tools::fail::{During, Failure};
 use exs_tools::out::Lost;
@@ -63,7 +64,7 @@ fn new_queue(side: &str) -> Result<EventQueue, Failure> {
 }
 
 /// The client's connection, and where its events come.
-fn connected(side: &str, server: SocketAddr) -> Result<(Socket, EventQueue), Failure> {
+fn connected(side: &str, server: &Host) -> Result<(Socket, EventQueue), Failure> {
     let (socket, queue) = (new_socket(side)?, new_queue(side)?);
 
     step(
@@ -72,13 +73,13 @@ fn connected(side: &str, server: SocketAddr) -> Result<(Socket, EventQueue), Fai
         "rdma_connect: ibv_create_qp (RESET), ibv_modify_qp to INIT, RTR, RTS",
         "",
     )?;
-    socket.connect(&queue, CONNECT, server)?;
+    socket.connect_host(&queue, CONNECT, server)?;
     completion(side, &queue, "RDMA_CM_EVENT_ESTABLISHED")?;
     Ok((socket, queue))
 }
 
 /// The client: lends its memory.
-pub(crate) fn client(server: SocketAddr) -> Result<(), Failure> {
+pub(crate) fn client(server: &Host) -> Result<(), Failure> {
     let side = "client";
     let (socket, queue) = connected(side, server)?;
 

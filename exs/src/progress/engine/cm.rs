@@ -260,9 +260,9 @@ impl Engine {
             None => return,
         };
         match (s.state.clone(), greeted) {
-            (State::Connecting { op, .. }, Ok(())) => self.connected(index, op),
+            (State::Connecting { op, .. }, Ok(())) => self.connected(index, op, now),
             (State::Connecting { addr, .. }, Err(source)) => {
-                self.connect_failed(id, Error::Refused { addr, cause: source });
+                self.connect_failed(id, Error::Refused { addr, cause: source }, now);
             }
             (State::Accepting { parent, .. }, Ok(())) => {
                 s.state = State::Open;

@@ -15,6 +15,7 @@ use super::sock::{Sock, State};
 use super::{Engine, Error, SockId, unreachable};
 use crate::ids::OpId;
 use crate::progress::event::{Bufs, EventKind, Readiness};
+use crate::progress::host::check_scope;
 use crate::progress::options::Transport;
 use crate::progress::route::{Route, Verdict};
 use crate::rnic::{ConnParam, Qp, RnicError};
@@ -56,6 +57,11 @@ fn is_ours(error: &Error) -> bool {
 }
 
 impl Dial {
+    /// The address of the peer.
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
     /// Why the engine has taken the device of this attempt.
     fn reason(&self, by: Transport, pinned: bool) -> String {
         if pinned {
@@ -125,7 +131,17 @@ impl Dial {
 /// The destination of a connect to the unspecified address. As with TCP, it is the address that the
 /// socket is bound to, or else the loopback address (ip(7): INADDR_ANY; RFC 1122 section 3.2.1.3
 /// leaves it open).
+///
+/// A link-local destination without an interface gets that of the local address: a socket that is
+/// bound to a link-local address has an interface (RFC 4007 section 5).
 pub(super) fn destination(mut addr: SocketAddr, bind: Option<SocketAddr>) -> SocketAddr {
+    if let (SocketAddr::V6(to), Some(SocketAddr::V6(own))) = (&mut addr, bind)
+        && to.scope_id() == 0
+        && to.ip().is_unicast_link_local()
+        && own.ip().is_unicast_link_local()
+    {
+        to.set_scope_id(own.scope_id());
+    }
     let bound = bind.map(|b| b.ip()).filter(|ip| !is_none(*ip));
     let ip = match (addr.ip(), bound) {
         (ip, _) if !is_none(ip) => return addr,
@@ -157,7 +173,8 @@ impl Device {
     ) -> Result<(Qp, Place, Session), RnicError> {
         let session = Session::initiator(s.session_config(self.rnic.caps()));
         let domain = self.enter(s.opts.trust_group.as_deref())?;
-        let made = self.create_qp(domain, index);
+        // The socket that gets the connection gets its messages, too.
+        let made = self.create_qp(domain, s.racing.parent().map_or(index, |p| p.index));
         // The queue pair, if the device has made it, holds the domain from here on.
         self.leave(domain);
         let (qp, place) = (made?, Place { device: self.index, domain });
@@ -189,9 +206,18 @@ impl Engine {
         addr: SocketAddr,
         now: Time,
     ) -> Result<(), Error> {
+        let dial = self.plan(id, addr, now)?;
+        let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
+        // An error that is known at once goes to the caller, and no event follows.
+        self.launch(id, op, dial, now).inspect_err(|_| drop(self.ops.remove(op)))
+    }
+
+    /// The devices that a connect to an address will try.
+    pub(super) fn plan(&mut self, id: SockId, addr: SocketAddr, now: Time) -> Result<Dial, Error> {
         let s = self.sockets.fresh(id, "connect")?;
         let (opts, bind) = (s.opts.clone(), s.bound);
         let addr = destination(addr, bind);
+        check_scope(addr).map_err(Error::invalid)?;
         let (left, passed, failed) = (VecDeque::new(), Vec::new(), Vec::new());
         let (timeout, last) = (opts.connect_timeout, None);
         let deadline = now + timeout;
@@ -217,14 +243,22 @@ impl Engine {
                 }
             }
         }
-        let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
+        Ok(dial)
+    }
+
+    /// Begins a connect, whose end completes the operation `op`.
+    pub(super) fn launch(
+        &mut self,
+        id: SockId,
+        op: OpId,
+        dial: Dial,
+        now: Time,
+    ) -> Result<(), Error> {
         let s = self.sockets.find(id)?;
         s.port = None;
-        (s.state, s.refused) = (State::Connecting { op, addr }, false);
+        (s.state, s.refused) = (State::Connecting { op, addr: dial.addr }, false);
         s.dial = Some(Box::new(dial));
         if let Err(e) = self.next_attempt(id, now) {
-            // The error is known at once: the caller gets it, and no event follows.
-            self.ops.remove(op);
             if let Ok(s) = self.sockets.find(id) {
                 (s.state, s.dial) = (State::Fresh, None);
             }
@@ -323,7 +357,7 @@ impl Engine {
         let Ok(s) = self.sockets.find(id) else { return };
         let more = s.dial.as_ref().is_some_and(|d| !d.left.is_empty());
         if !silent || !more {
-            return self.connect_failed(id, error);
+            return self.connect_failed(id, error, now);
         }
         self.drop_session(id.index);
         let name = self.devices[device].name().to_owned();
@@ -335,18 +369,22 @@ impl Engine {
 
     fn go_on(&mut self, id: SockId, now: Time) {
         if let Err(e) = self.next_attempt(id, now) {
-            self.connect_failed(id, e);
+            self.connect_failed(id, e, now);
         }
         self.sockets.mark(id.index);
     }
 
     /// A connect has failed: the socket is as before it.
-    pub(super) fn connect_failed(&mut self, id: SockId, error: Error) {
+    pub(super) fn connect_failed(&mut self, id: SockId, error: Error, now: Time) {
         let Ok(s) = self.sockets.find(id) else { return };
         let State::Connecting { op, .. } = s.state else { return };
+        if s.racing.parent().is_some() {
+            return self.attempt_lost(id, error, now);
+        }
         (s.state, s.refused) = (State::Fresh, true);
         (s.dial, s.route) = (None, None);
-        let polls = std::mem::take(&mut s.polls);
+        let (polls, racing) = (std::mem::take(&mut s.polls), std::mem::take(&mut s.racing));
+        self.end_race(racing, now);
         self.drop_session(id.index);
         self.complete(op, Err(error));
         // The polls wait for this connection, which does not come.
@@ -358,8 +396,11 @@ impl Engine {
     }
 
     /// The connection is established: completes the connect.
-    pub(super) fn connected(&mut self, index: u32, op: OpId) {
+    pub(super) fn connected(&mut self, index: u32, op: OpId, now: Time) {
         let s: &mut Sock = &mut self.sockets[index];
+        if s.racing.parent().is_some() {
+            return self.attempt_won(self.sockets.id(index), now);
+        }
         s.state = State::Open;
         if let Some(dial) = s.dial.take() {
             self.devices.note_answer(s.place.device, dial.addr);

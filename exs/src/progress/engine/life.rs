@@ -35,6 +35,7 @@ impl Engine {
             }
             s.expire_exports(&mut self.devices[s.place.device], now);
             self.make_room(index, now);
+            self.drive_race(self.sockets.id(index), now);
             self.sockets.mark(index);
         }
     }
@@ -70,6 +71,9 @@ impl Engine {
             {
                 self.sockets.mark_qp(device, qp);
             }
+        }
+        for resolved in take(&self.released.resolved) {
+            self.handle_resolved(resolved, now);
         }
         for (from, parcel) in take(&self.released.parcels) {
             overdue.extend(self.receive(from, parcel, now));

@@ -56,6 +56,7 @@ mod domain;
 mod eager;
 mod figures;
 mod files;
+mod hosts;
 mod kernel;
 mod life;
 mod listen;

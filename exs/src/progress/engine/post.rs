@@ -342,7 +342,7 @@ impl Engine {
             return true;
         }
         if matches!(s.state, State::Connecting { op: c, .. } if c == op) {
-            self.connect_failed(id, Error::Op(OpError::Cancelled));
+            self.connect_failed(id, Error::Op(OpError::Cancelled), now);
             return true;
         }
         s.session.as_mut().is_some_and(|x| x.cancel(now, op))
@@ -369,7 +369,7 @@ impl Engine {
         self.unattend_left(id);
         self.end_listening(id, now, || Error::Op(OpError::Cancelled));
         if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
-            self.connect_failed(id, Error::Op(OpError::Cancelled));
+            self.connect_failed(id, Error::Op(OpError::Cancelled), now);
         }
         let s = self.sockets.find(id)?;
         let linger = s.opts.linger;
@@ -395,7 +395,7 @@ impl Engine {
     /// Ends the connection at once.
     pub(crate) fn abort(&mut self, id: SockId, now: Time) -> Result<(), Error> {
         if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
-            self.connect_failed(id, Error::Op(OpError::Aborted));
+            self.connect_failed(id, Error::Op(OpError::Aborted), now);
         }
         let s = &mut self.sockets[id.index];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {

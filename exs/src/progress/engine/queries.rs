@@ -9,6 +9,7 @@ use super::sock::{Sock, State};
 use super::sockets::{SockId, SocketTable};
 use crate::ids::OpId;
 use crate::progress::event::Readiness;
+use crate::progress::host::check_scope;
 use crate::progress::options::{Options, Transport};
 use crate::progress::route::Route;
 use crate::rnic::{Qp, RnicError};
@@ -90,6 +91,7 @@ impl SocketTable {
 
     pub(crate) fn bind(&mut self, id: SockId, addr: SocketAddr) -> Result<(), Error> {
         let s = self.fresh(id, "bind")?;
+        check_scope(addr).map_err(Error::invalid)?;
         if s.bound.is_some() {
             return Err(Error::invalid("the socket is bound already"));
         }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::SockId;
+use super::hosts::Resolved;
 use super::spread::Parcel;
 use crate::mem::{Key, ReleaseRegistration};
 use crate::progress::context::{Context, Weak};
@@ -23,6 +24,8 @@ pub(in crate::progress) struct Released {
     pub(super) kernel: Mutex<Vec<(u64, u64)>>,
     /// Bytes of files that have been fetched, and the device of their connection.
     pub(super) fetched: Mutex<Vec<(usize, FetchDone<Qp>)>>,
+    /// Names that resolvers have answered.
+    pub(super) resolved: Mutex<Vec<Resolved>>,
     /// Parcels of other shards, with their senders.
     pub(super) parcels: Mutex<Vec<(Shard, Parcel)>>,
     /// The context of the engine, to wake it.
@@ -32,9 +35,9 @@ pub(in crate::progress) struct Released {
 impl Released {
     pub(in crate::progress) fn new(context: Weak) -> Released {
         let (sockets, keys, kernel) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let fetched = Mutex::default();
+        let (fetched, resolved) = (Mutex::default(), Mutex::default());
         let (any, parcels) = (AtomicBool::new(false), Mutex::default());
-        Released { any, sockets, keys, kernel, fetched, parcels, context }
+        Released { any, sockets, keys, kernel, fetched, resolved, parcels, context }
     }
 
     /// The context of the engine. None: the context is gone.
@@ -70,6 +73,16 @@ impl Released {
     /// Hands over bytes of a file. Called by the threads that read files. Wakes the leader.
     pub(super) fn fetched(&self, device: usize, came: FetchDone<Qp>) {
         self.fetched.lock().unwrap_or_else(PoisonError::into_inner).push((device, came));
+        self.any.store(true, Ordering::Release);
+        if let Some(context) = self.context.upgrade() {
+            context.wake();
+        }
+    }
+
+    /// Hands over the addresses of a name. Called by the threads that resolve names. Wakes the
+    /// leader.
+    pub(super) fn resolved(&self, resolved: Resolved) {
+        self.resolved.lock().unwrap_or_else(PoisonError::into_inner).push(resolved);
         self.any.store(true, Ordering::Release);
         if let Some(context) = self.context.upgrade() {
             context.wake();

@@ -12,6 +12,7 @@ use super::device::Device;
 use super::dial::Dial;
 use super::domain::Place;
 use super::eager::Burst;
+use super::hosts::Racing;
 use super::onesided::ExportId;
 use super::ops::TempMrs;
 use super::slots;
@@ -114,6 +115,8 @@ pub(crate) struct Sock {
     pub(super) refused: bool,
     /// The connect under way.
     pub(super) dial: Option<Box<Dial>>,
+    /// Its part in a race between the addresses of a host.
+    pub(super) racing: Racing,
     /// The device of the connection, and the reason for its choice.
     pub(super) route: Option<Box<Route>>,
     pub(super) accepts: Option<Box<Accepts>>,
@@ -155,6 +158,7 @@ impl Sock {
             qp: None,
             refused: false,
             dial: None,
+            racing: Racing::No,
             route: None,
             accepts: None,
             polls: Vec::new(),
@@ -218,7 +222,7 @@ impl Sock {
         let session = self.session.as_ref().and_then(|s| s.next_timeout());
         let exports = self.exports.values().filter(|e| e.open).filter_map(|e| e.expires).min();
         let accepts = self.accepts.as_ref().and_then(|a| a.next_timeout());
-        session.into_iter().chain(exports).chain(accepts).min()
+        session.into_iter().chain(exports).chain(accepts).chain(self.racing.next_timeout()).min()
     }
 
     /// What `poll` would report.

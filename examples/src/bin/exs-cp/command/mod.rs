@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use exs::Host;
+
 use crate::auth::Secret;
 use crate::cli::{Client, Moving};
 use crate::disk::relpath::RelPath;
@@ -45,7 +47,7 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, CpError> {
 impl Client {
     pub(crate) fn dialer(&self, address: &str, stop: &Arc<AtomicBool>) -> Result<Dialer, CpError> {
         Ok(Dialer {
-            addresses: resolve(address)?,
+            host: Host::from_addresses(resolve(address)?),
             secret: self.token_file.as_deref().map(Secret::from_file).transpose()?,
             road: self.road.clone(),
             via: Arc::default(),

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exs::{
-    Buffer as ExsBuffer, Completion, Error, Event, EventKind, EventQueue, MemoryRegion, RecvFlags,
-    Socket, SocketType, Token,
+    Buffer as ExsBuffer, Completion, Error, Event, EventKind, EventQueue, Host, MemoryRegion,
+    RecvFlags, Socket, SocketType, Token,
 };
 use exs_tools::road::Road;
 
@@ -99,18 +99,15 @@ impl Pipe {
     }
 
     /// Connects; gives up when `stop` is set.
-    pub(crate) fn connect(
-        addr: SocketAddr,
-        road: &Road,
-        stop: &AtomicBool,
-    ) -> Result<Pipe, NetError> {
+    pub(crate) fn connect(host: &Host, road: &Road, stop: &AtomicBool) -> Result<Pipe, NetError> {
         let (socket, queue) = (socket(road)?, EventQueue::new(depth())?);
-        socket.connect(&queue, CONNECT, addr)?;
+        socket.connect_host(&queue, CONNECT, host)?;
         loop {
             for event in dequeue(&queue, TICK)? {
                 if event.kind() == EventKind::Connect {
                     event.into_result()?;
-                    return Ok(Pipe::new(socket, queue, addr));
+                    let peer = socket.peer_addr()?;
+                    return Ok(Pipe::new(socket, queue, peer));
                 }
             }
             if stop.load(Ordering::Relaxed) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use exs::Host;
 use exs_tools::road::Road;
 
 use super::channel::Channel;
@@ -25,7 +26,7 @@ const AGAIN: [u64; 4] = [50, 200, 800, 2000];
 /// Connects to one server, as often as needed.
 #[derive(Clone)]
 pub(crate) struct Dialer {
-    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) host: Host,
     pub(crate) secret: Option<Secret>,
     pub(crate) road: Road,
     /// The transports that have carried the connections.
@@ -69,16 +70,12 @@ impl Dialer {
         Ok(ch)
     }
 
-    /// Connects to the first of the addresses that answers.
+    /// Connects to the first address of the host that answers.
     fn connect(&self) -> Result<(Pipe, String), CpError> {
-        let mut last = CpError::Usage("the name has no address".into());
-        for address in &self.addresses {
-            match Pipe::connect(*address, &self.road, &self.stop) {
-                Ok(pipe) => return Ok((pipe, address.to_string())),
-                Err(cause) => last = CpError::Connect { cause },
-            }
-        }
-        Err(last)
+        let pipe = Pipe::connect(&self.host, &self.road, &self.stop)
+            .map_err(|cause| CpError::Connect { cause })?;
+        let peer = pipe.peer();
+        Ok((pipe, peer))
     }
 
     fn greet(&self, ch: &mut Channel) -> Result<(), CpError> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use exs::Host;
 use exs_tools::road::Road;
 
 use super::channel::{Channel, Intake};
@@ -18,7 +19,9 @@ fn pair() -> (Channel, Channel, Arc<AtomicBool>) {
     let addr = listener.addr().unwrap();
     let dial = {
         let stop = Arc::clone(&stop);
-        std::thread::spawn(move || Pipe::connect(addr, &road, &stop).unwrap())
+        std::thread::spawn(move || {
+            Pipe::connect(&Host::from_addresses([addr]), &road, &stop).unwrap()
+        })
     };
     let accepted = loop {
         if let Some((_, pipe)) = listener.accept(Duration::from_secs(1)).unwrap() {
