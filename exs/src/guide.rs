@@ -11,8 +11,9 @@
 //! first definition of a link counts, so its definitions replace those at the end of the page.
 
 macro_rules! pages {
-    ($($name:ident: $file:literal,)+) => {
+    ($($(#[$when:meta])* $name:ident: $file:literal,)+) => {
         $(
+            $(#[$when])*
             #[doc = include_str!("guide/links.md")]
             #[doc = include_str!(concat!("../guide/", $file))]
             pub mod $name {}
@@ -27,6 +28,8 @@ pages! {
     one_sided: "one-sided.md",
     kernel_sockets: "kernel-sockets.md",
     event_loops: "event-loops.md",
+    #[cfg(feature = "tokio")]
+    asynchronous: "async.md",
     transports: "transports.md",
     tuning: "tuning.md",
     rdma: "rdma.md",

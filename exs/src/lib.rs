@@ -151,6 +151,9 @@ pub use api::{
     WaitPolicy, counters, error, explain, parse_size, parse_time, transports,
 };
 
+#[cfg(feature = "futures")]
+pub mod aio;
+
 // Documentation only: see the essay there.
 #[cfg(any(doc, doctest))]
 pub mod guide;

@@ -267,20 +267,22 @@ impl Buffer {
     /// The bytes of the window as a vector; without a copy if the buffer was made
     /// from one and no other buffer refers to it.
     pub fn into_vec(self) -> Vec<u8> {
+        match self.into_region() {
+            Ok(region) => region.into_vec().unwrap_or_else(|r| copy_out(&r)),
+            Err(copy) => copy,
+        }
+    }
+
+    /// The region that the window is the whole of, if no other buffer refers to it and it is no
+    /// `MemoryRegion`'s. Otherwise a copy of the window.
+    pub(super) fn into_region(self) -> Result<Arc<Region>, Vec<u8>> {
         if self.shared.durable || (self.start, self.end) != (0, self.shared.region.len()) {
-            return self.to_vec();
+            return Err(self.to_vec());
         }
         let shared = Arc::clone(&self.shared);
         drop(self);
-        // If another buffer refers to the bytes they are copied.
-        match Arc::try_unwrap(shared) {
-            Ok(mut s) => {
-                let region = std::mem::replace(&mut s.region, Region::from_vec(Vec::new()));
-                drop(s);
-                region.into_vec().unwrap_or_else(|r| copy_out(&r))
-            }
-            Err(s) => copy_out(&s.region),
-        }
+        let mut shared = Arc::try_unwrap(shared).map_err(|s| copy_out(&s.region))?;
+        Ok(std::mem::replace(&mut shared.region, Region::from_vec(Vec::new())))
     }
 
     /// True if the memory is of a [`MemoryRegion`].
@@ -339,6 +341,12 @@ impl Buffer {
         register: impl FnOnce() -> Result<(Key, Arc<dyn ReleaseRegistration>), E>,
     ) -> Result<Key, E> {
         self.shared.registrations.key(context, place, register)
+    }
+
+    /// A buffer over a region that no other buffer refers to.
+    #[cfg(feature = "bytes")]
+    pub(super) fn from_region(region: Arc<Region>) -> Buffer {
+        Buffer::whole(SharedRegion::new(region, false))
     }
 
     fn whole(shared: Arc<SharedRegion>) -> Buffer {

@@ -63,6 +63,20 @@ impl From<Buffer> for bytes::Bytes {
     }
 }
 
+#[cfg(feature = "bytes")]
+impl From<Buffer> for bytes::BytesMut {
+    /// The window of the buffer; without a copy if the buffer was made from a `BytesMut` or a
+    /// vector and no other buffer refers to it.
+    fn from(buffer: Buffer) -> bytes::BytesMut {
+        let whole = match buffer.into_region().map(super::Region::into_bytes_mut) {
+            Ok(Ok(own)) => return own,
+            Ok(Err(region)) => Buffer::from_region(region).into_vec(),
+            Err(copy) => copy,
+        };
+        bytes::BytesMut::from(bytes::Bytes::from(whole))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +114,17 @@ mod tests {
         buffer.narrow(1..);
         let bytes = Bytes::from(buffer);
         assert_eq!((bytes.as_ptr(), &bytes[..]), (at.wrapping_add(1), &b"ack"[..]));
+
+        let own = BytesMut::from(&b"own bytes"[..]);
+        let at = own.as_ptr();
+        let own = BytesMut::from(Buffer::from(own));
+        assert_eq!((own.as_ptr(), &own[..]), (at, &b"own bytes"[..]));
+        let mut part = Buffer::from(vec![1u8, 2, 3]);
+        let at = part.as_ptr();
+        part = BytesMut::from(part).into();
+        assert_eq!((part.as_ptr(), &part[..]), (at, &[1, 2, 3][..]));
+        part.narrow(1..);
+        assert_eq!(BytesMut::from(part), [2, 3][..]);
 
         let only = Bytes::from(vec![5u8; 100]);
         let at = only.as_ptr();

@@ -80,7 +80,7 @@ enum Backing {
     Heap { capacity: usize },
     /// The owner of the bytes, which frees them when it is dropped.
     #[cfg(feature = "bytes")]
-    BytesMut { _owner: bytes::BytesMut },
+    BytesMut { owner: bytes::BytesMut },
     /// The caller of [`Region::external`] keeps it alive.
     External,
     /// A mapping that another process writes to as well; unmapped on drop.
@@ -165,7 +165,7 @@ impl Region {
     pub fn from_bytes_mut(mut bytes: bytes::BytesMut) -> Arc<Region> {
         // The handle owns these bytes exclusively, and they stay where they are when it moves.
         let (base, len) = (NonNull::from(&mut bytes[..]).cast(), bytes.len());
-        Arc::new(Region { base, len, backing: Backing::BytesMut { _owner: bytes } })
+        Arc::new(Region { base, len, backing: Backing::BytesMut { owner: bytes } })
     }
 
     /// Makes a region of memory with another owner.
@@ -190,6 +190,25 @@ impl Region {
         // SAFETY: the parts come from a Vec<u8> (`from_vec`), and `ManuallyDrop`
         // keeps `Drop` from freeing them a second time.
         Ok(unsafe { Vec::from_raw_parts(region.base.as_ptr(), region.len, *capacity) })
+    }
+
+    /// Returns the `BytesMut` that the region was made from.
+    ///
+    /// # Errors
+    /// The region, if it was made otherwise or is in use.
+    #[cfg(feature = "bytes")]
+    pub fn into_bytes_mut(self: Arc<Region>) -> Result<bytes::BytesMut, Arc<Region>> {
+        if !matches!(self.backing, Backing::BytesMut { .. }) {
+            return Err(self);
+        }
+        let mut region = Arc::try_unwrap(self)?;
+        match std::mem::replace(&mut region.backing, Backing::External) {
+            Backing::BytesMut { owner } => Ok(owner),
+            other => {
+                region.backing = other;
+                Err(Arc::new(region))
+            }
+        }
     }
 
     /// Returns the address of the first byte.

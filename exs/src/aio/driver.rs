@@ -1,0 +1,99 @@
+//! The driver of a tokio runtime: a task that moves the data of the runtime's sockets.
+//!
+//! The task waits for the descriptor of the runtime's event queue, which is registered once with the
+//! runtime's own poll. The descriptor is readable when the shard has something to do. So the thread
+//! of the runtime that found it readable moves the data, and no other thread takes part.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, Id};
+
+use super::reactor::{AioReactor, BATCH};
+use crate::api::{Error, Event};
+use crate::sys::ProcessLock;
+
+/// The reactors of the runtimes of this process. A reactor lives as long as its driver or a socket.
+static RUNTIMES: ProcessLock<Option<HashMap<Id, Weak<AioReactor>>>> = ProcessLock::new(None);
+
+/// The reactor of the runtime of this thread. None: the thread is in no runtime.
+pub(super) fn of_runtime() -> Option<Result<Arc<AioReactor>, Error>> {
+    let handle = Handle::try_current().ok()?;
+    let mut runtimes = RUNTIMES.lock();
+    let runtimes = runtimes.get_or_insert_default();
+    if let Some(reactor) = runtimes.get(&handle.id()).and_then(Weak::upgrade) {
+        return Some(Ok(reactor));
+    }
+    let started = start(&handle);
+    if let Ok(reactor) = &started {
+        runtimes.retain(|_, reactor| reactor.strong_count() > 0);
+        runtimes.insert(handle.id(), Arc::downgrade(reactor));
+    }
+    Some(started)
+}
+
+fn start(handle: &Handle) -> Result<Arc<AioReactor>, Error> {
+    let reactor = AioReactor::new()?;
+    let error = |e: std::io::Error| Error::os("registering the event queue with tokio", &e);
+    // A descriptor of the driver's own, so that it cannot be closed before the driver ends.
+    let fd = reactor.queue().as_fd().try_clone_to_owned().map_err(error)?;
+    #[allow(deprecated, reason = "the descriptor is owned, and older versions have no `register`")]
+    let fd = AsyncFd::with_interest(fd, Interest::READABLE).map_err(error)?;
+    let mut driver = RuntimeDriver {
+        reactor: Arc::clone(&reactor),
+        fd,
+        events: Vec::with_capacity(BATCH),
+        wakers: Vec::new(),
+    };
+    handle.spawn(async move { poll_fn(|cx| driver.poll(cx)).await });
+    Ok(reactor)
+}
+
+/// The state of the task.
+struct RuntimeDriver {
+    reactor: Arc<AioReactor>,
+    fd: AsyncFd<OwnedFd>,
+    events: Vec<Event>,
+    wakers: Vec<Waker>,
+}
+
+impl RuntimeDriver {
+    /// A turn of the task. Ready if the runtime ends.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.reactor.turns.set_driver(cx.waker());
+        self.reactor.turns.end_turn();
+        loop {
+            let Poll::Ready(ready) = self.fd.poll_read_ready(cx) else { return Poll::Pending };
+            let Ok(mut ready) = ready else { return Poll::Ready(()) };
+            let queue = self.reactor.queue();
+            let taken = queue.dequeue_into(&mut self.events, 1, BATCH, Some(Duration::ZERO));
+            if !matches!(taken, Ok(n) if n > 0) {
+                // The dequeue that found nothing has announced that the runtime may sleep.
+                ready.clear_ready();
+                continue;
+            }
+            self.reactor.deliver(&mut self.events, &mut self.wakers);
+            self.wakers.drain(..).for_each(Waker::wake);
+            // The tasks have their turns before the next look: most of them post something.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+    }
+}
+
+impl Drop for RuntimeDriver {
+    /// The runtime ends. Operations whose futures live on elsewhere need another driver.
+    fn drop(&mut self) {
+        let needed = Arc::strong_count(&self.reactor) > 1;
+        if needed && let Err(e) = self.reactor.drive_by_thread() {
+            crate::trace::warn!("the sockets of a tokio runtime that has ended stand still: {e}");
+        }
+        self.reactor.turns.clear_driver();
+    }
+}

@@ -1,0 +1,47 @@
+//! F8: asynchronous Rust. Operations as futures, and streams for tokio (features `futures` and
+//! `tokio`).
+//!
+//! **Completions.** [`AsyncSocket`] has the calls of [`exs::Socket`](crate::Socket). Each returns an
+//! [`Operation`], a future that gives the result and the memory back. Memory of a
+//! [`MemoryRegion`](crate::MemoryRegion) moves without a copy and without an allocation.
+//!
+//! **Streams** (feature `tokio`). `AsyncStream` and `AsyncListener` take the place of tokio's `TcpStream` and
+//! `TcpListener` under hyper, axum, tonic, and all other code over `AsyncRead` and `AsyncWrite`.
+//!
+//! # Runtimes
+//! Each tokio runtime has one event queue, whose descriptor is registered with the runtime once. A
+//! task of the runtime moves the data of its sockets when the descriptor is readable. Any number of
+//! runtimes of both kinds can be in a process, and tasks of a `LocalSet` count as the runtime's.
+//! Outside of a runtime, a thread of the process does this, so that the futures work with any
+//! executor. The event queue has room for all operations: none is refused for lack of it.
+//!
+//! # For those who change it
+//! `reactor` has the queue and the table of operations (`slots`), `driver` the task and `turns` the
+//! writes that wait for the end of a task's turn. `op` has the futures, `socket` the calls, `stream`
+//! and `listener` the types under tokio's traits. The floor knows `api` only, and has no `unsafe`:
+//! memory in flight belongs to the event of its operation (`Buffer`), so a dropped future frees
+//! nothing that a peer may write. `spec-notes/async.md` has the design.
+
+mod block_on;
+mod buf;
+#[cfg(feature = "tokio")]
+mod driver;
+#[cfg(feature = "tokio")]
+mod listener;
+mod op;
+mod reactor;
+mod slots;
+mod socket;
+#[cfg(feature = "tokio")]
+mod stream;
+#[cfg(feature = "tokio")]
+mod turns;
+
+pub use block_on::block_on;
+pub use buf::{IoBuf, IoBufMut};
+#[cfg(feature = "tokio")]
+pub use listener::{AsyncListener, IncomingStreams};
+pub use op::{Operation, OperationKind, kinds};
+pub use socket::AsyncSocket;
+#[cfg(feature = "tokio")]
+pub use stream::{AsyncStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};

@@ -1,0 +1,167 @@
+//! The reactor: the event queue of a runtime, and the tasks that wait for its events.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use super::slots::{Delivered, OperationSlots, token};
+use crate::api::{Error, Event, EventQueue, QueueOptions, Token};
+use crate::sys::ProcessLock;
+
+/// The depth of a reactor's queue: more than a program has operations. Each operation belongs to a
+/// future, or to a stream, which limits its own, so the depth need not.
+const DEPTH: usize = u32::MAX as usize;
+
+/// The events that are taken from the queue at once.
+pub(super) const BATCH: usize = 256;
+
+/// How often a driver without a runtime looks whether it is still needed.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// An event queue, and the tasks that wait for its events.
+///
+/// A *driver* moves the data and delivers the events: a task of the runtime, or a thread where there
+/// is no runtime. A task that posts an operation takes the events that are there already, so an
+/// operation that completes at once wakes no driver.
+pub(super) struct AioReactor {
+    queue: EventQueue,
+    slots: Mutex<OperationSlots>,
+    /// Room for the events that a task takes, to be used again.
+    taken: Mutex<Taken>,
+    #[cfg(feature = "tokio")]
+    pub(super) turns: super::turns::TurnEnds,
+    #[cfg(feature = "tokio")]
+    pool: Arc<super::stream::BufferPool>,
+}
+
+#[derive(Default)]
+struct Taken {
+    events: Vec<Event>,
+    wakers: Vec<Waker>,
+}
+
+/// The reactor of the operations that begin outside of a runtime. A thread drives it.
+static THREADED: ProcessLock<Option<Arc<AioReactor>>> = ProcessLock::new(None);
+
+impl AioReactor {
+    pub(super) fn new() -> Result<Arc<AioReactor>, Error> {
+        let queue = EventQueue::with_options(&QueueOptions::default().with_depth(DEPTH))?;
+        Ok(Arc::new(AioReactor {
+            queue,
+            slots: Mutex::default(),
+            taken: Mutex::default(),
+            #[cfg(feature = "tokio")]
+            turns: super::turns::TurnEnds::default(),
+            #[cfg(feature = "tokio")]
+            pool: Arc::default(),
+        }))
+    }
+
+    /// The reactor of the runtime of this thread, or that of the process if there is none.
+    ///
+    /// # Errors
+    /// What the kernel says if EXS, or the driver, cannot start.
+    pub(super) fn current() -> Result<Arc<AioReactor>, Error> {
+        #[cfg(feature = "tokio")]
+        if let Some(reactor) = super::driver::of_runtime() {
+            return reactor;
+        }
+        let mut threaded = THREADED.lock();
+        if let Some(reactor) = &*threaded {
+            return Ok(Arc::clone(reactor));
+        }
+        let reactor = AioReactor::new()?;
+        reactor.drive_by_thread()?;
+        *threaded = Some(Arc::clone(&reactor));
+        Ok(reactor)
+    }
+
+    pub(super) fn queue(&self) -> &EventQueue {
+        &self.queue
+    }
+
+    pub(super) fn slots(&self) -> MutexGuard<'_, OperationSlots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts an operation with a slot of its own. Returns the slot.
+    pub(super) fn post<E>(
+        &self,
+        f: impl FnOnce(&EventQueue, Token) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let slot = self.slots().insert();
+        f(&self.queue, token(slot, 0)).inspect_err(|_| self.slots().remove(slot))?;
+        Ok(slot)
+    }
+
+    /// Takes the events that are there, without moving data, and wakes their tasks. The caller holds
+    /// no lock that a sink takes.
+    pub(super) fn collect(&self) {
+        if self.queue.is_empty() {
+            return;
+        }
+        // Another task may take events at the same time: each event says where it belongs.
+        let Taken { mut events, mut wakers } = std::mem::take(&mut *self.taken());
+        if self.queue.dequeue_into(&mut events, 1, BATCH, Some(Duration::ZERO)).is_ok() {
+            self.deliver(&mut events, &mut wakers);
+        }
+        wakers.drain(..).for_each(Waker::wake);
+        *self.taken() = Taken { events, wakers };
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands events to the operations that wait for them. The caller wakes the tasks.
+    pub(super) fn deliver(&self, events: &mut Vec<Event>, wakers: &mut Vec<Waker>) {
+        for event in events.drain(..) {
+            let slot = event.token();
+            let delivered = self.slots().deliver(event);
+            match delivered {
+                Delivered::Wake(waker) => wakers.extend(waker),
+                // The memory is dropped here, outside of the lock.
+                Delivered::Unwanted(event) => drop(event),
+                Delivered::Sink(sink, tag, event) => {
+                    sink.complete(tag, event, wakers);
+                    if sink.uses().end() {
+                        self.slots().remove(super::slots::split(slot).0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The runtime has gone, or there is none: a thread drives from now on.
+    ///
+    /// # Errors
+    /// What the kernel says if the thread cannot start.
+    pub(super) fn drive_by_thread(self: &Arc<AioReactor>) -> Result<(), Error> {
+        let reactor = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("exs-aio".into());
+        let started = thread.spawn(move || reactor.drive_until_alone());
+        started.map(drop).map_err(|e| Error::os("starting the thread exs-aio", &e))
+    }
+
+    /// Drives while another owner of the reactor is left.
+    fn drive_until_alone(self: Arc<AioReactor>) {
+        let (mut events, mut wakers) = (Vec::with_capacity(BATCH), Vec::new());
+        loop {
+            // Only a signal handler ends the wait early.
+            let _ = self.queue.dequeue_into(&mut events, 1, BATCH, Some(IDLE));
+            self.deliver(&mut events, &mut wakers);
+            wakers.drain(..).for_each(Waker::wake);
+            #[cfg(feature = "tokio")]
+            self.turns.end_turn();
+            if Arc::strong_count(&self) == 1 {
+                return;
+            }
+        }
+    }
+
+    /// The buffers of the streams.
+    #[cfg(feature = "tokio")]
+    pub(super) fn pool(&self) -> &Arc<super::stream::BufferPool> {
+        &self.pool
+    }
+}

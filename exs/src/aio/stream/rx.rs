@@ -1,0 +1,198 @@
+//! The receiving side of a stream: receives that are posted ahead, and the bytes that have come.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use tokio::io::ReadBuf;
+
+use super::pool::{BufferPool, Size};
+use super::wakers::Wakers;
+use crate::api::{Buffer, Error, Event};
+
+/// The receives that are posted ahead.
+const AHEAD: usize = 2;
+
+/// After this many receives that small buffers would have held, small ones are posted.
+const SMALL_RUN: u32 = 16;
+
+/// A receive, in the order of posting.
+enum Receive {
+    InFlight,
+    /// The window of the buffer has come. The second field counts the bytes of it that were read.
+    Full(Buffer, usize),
+    /// The peer has ended its direction.
+    End,
+    Failed(Error),
+}
+
+/// What a read found.
+pub(super) enum BytesFound {
+    /// Bytes, or the end.
+    Some,
+    /// The first receive has not ended.
+    Nothing,
+    Failed(Error),
+}
+
+pub(super) struct ReadSide {
+    receives: VecDeque<Receive>,
+    /// The number of the first of them.
+    first: u32,
+    /// The size of the receives that are posted now.
+    size: Size,
+    /// Receives in a row that a small buffer would have held.
+    small_run: u32,
+    pub(super) wakers: Wakers,
+}
+
+impl ReadSide {
+    pub(super) fn new() -> ReadSide {
+        ReadSide {
+            receives: VecDeque::with_capacity(AHEAD),
+            first: 0,
+            size: Size::Small,
+            small_run: 0,
+            wakers: Wakers::default(),
+        }
+    }
+
+    /// Takes the event of the receive with this number.
+    pub(super) fn complete(
+        &mut self,
+        number: u32,
+        mut event: Event,
+        pool: &BufferPool,
+        wakers: &mut Vec<Waker>,
+    ) {
+        let at = (number.wrapping_sub(self.first) & super::NUMBERS) as usize;
+        let Some(place) = self.receives.get_mut(at) else { return };
+        let bytes = event.bytes();
+        *place = match (event.take_buffer(), event.error()) {
+            // Bytes count more than an error, which the next receive meets, too.
+            (Some(mut buffer), _) if bytes > 0 => {
+                let full = bytes == buffer.capacity();
+                self.small_run = match bytes <= Size::Small.bytes() {
+                    true => self.small_run.saturating_add(1),
+                    false => 0,
+                };
+                if full {
+                    self.size = Size::Large;
+                } else if self.small_run >= SMALL_RUN {
+                    self.size = Size::Small;
+                }
+                buffer.narrow(..bytes);
+                Receive::Full(buffer, 0)
+            }
+            (buffer, error) => {
+                buffer.into_iter().for_each(|buffer| pool.give(buffer));
+                error.map_or(Receive::End, |error| Receive::Failed(error.clone()))
+            }
+        };
+        if at == 0 {
+            self.wakers.take_into(wakers);
+        }
+    }
+
+    /// Posts receives by `post` until enough are ahead.
+    pub(super) fn post_ahead(
+        &mut self,
+        pool: &BufferPool,
+        mut post: impl FnMut(u32, Buffer) -> Result<(), (Error, Buffer)>,
+    ) {
+        while self.receives.len() < AHEAD && self.is_open() {
+            let number = self.first.wrapping_add(self.receives.len() as u32) & super::NUMBERS;
+            let posted = pool.take(self.size).and_then(|buffer| {
+                post(number, buffer).map_err(|(error, buffer)| {
+                    pool.give(buffer);
+                    error
+                })
+            });
+            self.receives.push_back(match posted {
+                Ok(()) => Receive::InFlight,
+                Err(error) => Receive::Failed(error),
+            });
+        }
+    }
+
+    /// False once a receive has met the end or an error: those behind meet it, too.
+    fn is_open(&self) -> bool {
+        !self.receives.iter().any(|r| matches!(r, Receive::End | Receive::Failed(_)))
+    }
+
+    /// Moves bytes to `out`, as many as are there.
+    pub(super) fn read(&mut self, out: &mut ReadBuf<'_>, pool: &BufferPool) -> BytesFound {
+        let mut some = false;
+        loop {
+            let left = match self.receives.front_mut() {
+                Some(Receive::Full(buffer, read)) if out.remaining() > 0 => {
+                    *read += put(&buffer[*read..], out);
+                    buffer.len() - *read
+                }
+                Some(Receive::Full(..)) => return BytesFound::Some,
+                Some(Receive::End) => return BytesFound::Some,
+                Some(Receive::Failed(_)) if !some => return self.fail(),
+                _ if some => return BytesFound::Some,
+                _ => return BytesFound::Nothing,
+            };
+            some = true;
+            if left == 0
+                && let Some(Receive::Full(buffer, _)) = self.pop()
+            {
+                pool.give(buffer);
+            }
+        }
+    }
+
+    /// Copies bytes to `out`, and leaves them.
+    pub(super) fn peek(&mut self, out: &mut ReadBuf<'_>) -> BytesFound {
+        let mut some = false;
+        for receive in &self.receives {
+            match receive {
+                Receive::Full(buffer, read) => {
+                    put(&buffer[*read..], out);
+                    some = true;
+                }
+                Receive::End if !some => return BytesFound::Some,
+                Receive::Failed(_) if !some => return self.fail(),
+                _ => break,
+            }
+        }
+        if some { BytesFound::Some } else { BytesFound::Nothing }
+    }
+
+    /// True if a read would not wait.
+    pub(super) fn is_ready(&self) -> bool {
+        self.receives.front().is_some_and(|r| !matches!(r, Receive::InFlight))
+    }
+
+    /// Takes the first receive, which has failed. The next read posts another, which the library
+    /// refuses if the connection is over.
+    fn fail(&mut self) -> BytesFound {
+        match self.pop() {
+            Some(Receive::Failed(error)) => BytesFound::Failed(error),
+            _ => BytesFound::Nothing,
+        }
+    }
+
+    /// The stream is dropped: its buffers are another's.
+    pub(super) fn give_back(&mut self, pool: &BufferPool) {
+        for receive in self.receives.drain(..) {
+            if let Receive::Full(buffer, _) = receive {
+                pool.give(buffer);
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<Receive> {
+        let receive = self.receives.pop_front()?;
+        self.first = self.first.wrapping_add(1) & super::NUMBERS;
+        Some(receive)
+    }
+}
+
+/// Copies as many bytes as there is room for. Returns their number.
+fn put(bytes: &[u8], out: &mut ReadBuf<'_>) -> usize {
+    let n = bytes.len().min(out.remaining());
+    out.put_slice(&bytes[..n]);
+    n
+}

@@ -1,0 +1,122 @@
+//! Asynchronous Rust: `exs::aio` under tokio and other executors.
+//!
+//! Each case runs over the software RNIC and over shared memory, in a runtime of one thread and in
+//! one of several.
+//!
+//! - `operations`: sockets whose calls are futures, with memory that comes back.
+//! - `streams`, `listeners`: the behaviours of tokio's `TcpStream` and `TcpListener`.
+//! - `runtimes`: several runtimes, one that ends, `LocalSet`, and none.
+//! - `chaos`: futures that are dropped at random moments, by seed.
+//! - `load`: many connections at once.
+
+mod chaos;
+mod listeners;
+mod load;
+mod operations;
+mod runtimes;
+mod streams;
+
+use std::future::Future;
+use std::net::SocketAddr;
+
+use exs::aio::{AsyncListener, AsyncSocket, AsyncStream};
+use exs::{Options, SocketType, Transport};
+use exs_tests::harness::Watchdog;
+use tokio::runtime::{Builder, Runtime};
+
+/// Runs each case over each transport and in each kind of runtime.
+macro_rules! on_each {
+    ($(async fn $name:ident($on:ident) $body:block)+) => {$(
+        mod $name {
+            use super::*;
+
+            async fn case($on: On) $body
+
+            #[test]
+            fn soft() {
+                crate::run(exs::Transport::Soft, 1, case);
+            }
+
+            #[test]
+            fn soft_threads() {
+                crate::run(exs::Transport::Soft, 3, case);
+            }
+
+            #[test]
+            fn shm() {
+                crate::run(exs::Transport::Shm, 1, case);
+            }
+
+            #[test]
+            fn shm_threads() {
+                crate::run(exs::Transport::Shm, 3, case);
+            }
+        }
+    )+};
+}
+pub(crate) use on_each;
+
+/// The transport of a case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct On(pub(crate) Transport);
+
+impl On {
+    pub(crate) fn options(self) -> Options {
+        Options::default().with_transport(self.0)
+    }
+
+    pub(crate) fn any() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    pub(crate) fn socket(self, ty: SocketType) -> AsyncSocket {
+        AsyncSocket::with_options(ty, self.options()).unwrap()
+    }
+
+    /// Two connected sockets: the client's and the server's.
+    pub(crate) async fn sockets(self, ty: SocketType) -> (AsyncSocket, AsyncSocket) {
+        let listener = self.socket(ty);
+        listener.bind(On::any()).unwrap();
+        listener.listen(4).unwrap();
+        let client = self.socket(ty);
+        let accepted = listener.accept();
+        client.connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, accepted.await.unwrap().0)
+    }
+
+    pub(crate) fn listener(self) -> AsyncListener {
+        AsyncListener::bind_with(On::any(), self.options()).unwrap()
+    }
+
+    pub(crate) async fn connect(self, addr: SocketAddr) -> AsyncStream {
+        AsyncStream::connect_with(addr, self.options()).await.unwrap()
+    }
+
+    /// Two connected streams: the client's and the server's.
+    pub(crate) async fn streams(self) -> (AsyncStream, AsyncStream) {
+        let listener = self.listener();
+        let client = self.connect(listener.local_addr().unwrap()).await;
+        (client, listener.accept().await.unwrap().0)
+    }
+}
+
+/// A runtime of one thread, or with this many workers.
+pub(crate) fn runtime(threads: usize) -> Runtime {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build().unwrap()
+}
+
+pub(crate) fn run<F: Future<Output = ()>>(
+    transport: Transport,
+    threads: usize,
+    case: impl FnOnce(On) -> F,
+) {
+    let _dog = Watchdog::new("an asynchronous case");
+    runtime(threads).block_on(case(On(transport)));
+}
