@@ -57,7 +57,7 @@ has exs-tools chapters/exs-cp.md
 
 # exs and exs-ffi come from beside, as they are not on crates.io yet. The lock file is that of the
 # package but for this; `--locked` refuses any other version of anything.
-install=(env -C "$work/exs-tools-$version" "$cargo" install --quiet --path . --root "$work/root" --debug --offline --locked)
+install=(env -C "$work/exs-tools-$version" "$cargo" install --quiet --path . --root "$work/installed" --debug --offline --locked)
 for package in exs exs-ffi; do
     install+=(--config "patch.crates-io.$package.path='$work/$package-$version'")
 done
@@ -65,14 +65,14 @@ awk '/^name = / { own = ($3 == "\"exs\"" || $3 == "\"exs-ffi\"") } !(own && /^(s
     "$work/exs-tools-$version/Cargo.lock" >"$work/lock"
 mv "$work/lock" "$work/exs-tools-$version/Cargo.lock"
 "${install[@]}" 2>"$work/said" || { cat "$work/said" >&2; exit 1; }
-[ "$(cd "$work/root/bin" && echo *)" = "${programs[*]}" ] || die "cargo install gives other programs: $(ls "$work/root/bin")"
+[ "$(cd "$work/installed/bin" && echo *)" = "${programs[*]}" ] || die "cargo install gives other programs: $(ls "$work/installed/bin")"
 for program in "${programs[@]}"; do
-    [ "$("$work/root/bin/$program" --version)" = "$program $version" ] || die "$program --version says something else"
-    "$work/root/bin/$program" --man-pages "$work" && [ -s "$work/$program.1" ] || die "$program has no manual page"
+    [ "$("$work/installed/bin/$program" --version)" = "$program $version" ] || die "$program --version says something else"
+    "$work/installed/bin/$program" --man-pages "$work" && [ -s "$work/$program.1" ] || die "$program has no manual page"
 done
 mkdir "$work/tree"
 cp "$work"/*.1 "$work/tree/"
-"$work/root/bin/exs-cp" demo --tree "$work/tree" >/dev/null || die "exs-cp of the package does not copy"
+"$work/installed/bin/exs-cp" demo --tree "$work/tree" >/dev/null || die "exs-cp of the package does not copy"
 say "${packages[*]} $version: all that they need is in them, and cargo install gives ${programs[*]}"
 
 # ---- docs.rs ----------------------------------------------------------------------
