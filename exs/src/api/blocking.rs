@@ -39,7 +39,7 @@ use crate::progress::{
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Blocking<'a> {
-    socket: &'a Socket,
+    pub(super) socket: &'a Socket,
 }
 
 /// A received seqpacket message.
@@ -118,14 +118,17 @@ fn wait(queue: &EventQueue, socket: &Socket) -> Result<Event, Error> {
     }
 }
 
-const TOKEN: Token = Token(0);
+pub(super) const TOKEN: Token = Token(0);
 
 impl<'a> Blocking<'a> {
     pub(super) fn new(socket: &'a Socket) -> Blocking<'a> {
         Blocking { socket }
     }
 
-    fn run(&self, post: impl FnOnce(&EventQueue) -> Result<(), Error>) -> Result<Event, Error> {
+    pub(super) fn run(
+        &self,
+        post: impl FnOnce(&EventQueue) -> Result<(), Error>,
+    ) -> Result<Event, Error> {
         let queue = queue_for(self.socket)?;
         let result = post(&queue).and_then(|()| wait(&queue, self.socket));
         keep(queue);

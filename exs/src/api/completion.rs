@@ -127,6 +127,18 @@ pub enum Completion {
         /// The buffer.
         buffer: Buffer,
     },
+    /// `fetch_add`
+    #[non_exhaustive]
+    FetchAdd {
+        /// The value before the addition.
+        old: u64,
+    },
+    /// `compare_swap`
+    #[non_exhaustive]
+    CompareSwap {
+        /// The value that was found. It was replaced if it is the expected one.
+        old: u64,
+    },
     /// `poll`: what was found.
     Poll(Readiness),
     /// `shutdown`
@@ -209,6 +221,8 @@ fn complete(raw: RawEvent) -> Result<Completion, Failed> {
             let peer = raw.guest.and_then(|g| g.peer);
             Completion::RecvVectored { bytes, total, eof, buffers: many(bufs), peer }
         }
+        (EventKind::FetchAdd, _) => Completion::FetchAdd { old: raw.total },
+        (EventKind::CompareSwap, _) => Completion::CompareSwap { old: raw.total },
         (EventKind::Poll, _) => Completion::Poll(raw.readiness),
         (EventKind::Shutdown, _) => Completion::Shutdown,
         (EventKind::Close, _) => Completion::Close,

@@ -94,12 +94,21 @@ impl Event {
     /// A receive of a message: the true length of the message, which is more than
     /// [`Event::bytes`] if the buffer was too small for it.
     pub fn total(&self) -> u64 {
-        self.raw.total.max(self.raw.bytes)
+        if self.is_atomic() { self.raw.bytes } else { self.raw.total.max(self.raw.bytes) }
+    }
+
+    fn is_atomic(&self) -> bool {
+        matches!(self.raw.kind, EventKind::FetchAdd | EventKind::CompareSwap)
+    }
+
+    /// An atomic operation that was done: the value that was there before it.
+    pub fn old_value(&self) -> Option<u64> {
+        (self.is_atomic() && self.raw.error.is_none()).then_some(self.raw.total)
     }
 
     /// A receive of a message: the message was longer than the buffer.
     pub fn truncated(&self) -> bool {
-        self.raw.total > self.raw.bytes
+        self.total() > self.raw.bytes
     }
 
     /// A receive: the peer has ended its direction, and there is no more.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{EventQueue, Refused, Token};
-use crate::mem::Buffer;
+use crate::mem::{AtomicOp, Buffer, WORD};
 use crate::progress::{Error, ExportId, Remote, Rights, SocketHandle};
 
 /// Names a piece of a peer's memory: what one side exports and the other reads or
@@ -45,9 +45,10 @@ impl RemoteBuffer {
     }
 
     /// Address, length (big-endian, 8 bytes each), key, rights (4 bytes each; 1 is
-    /// read, 2 is write).
+    /// read, 2 is write, 4 is atomic operations).
     pub fn to_bytes(&self) -> [u8; RemoteBuffer::BYTES] {
-        let rights = u32::from(self.rights.read) | (u32::from(self.rights.write) << 1);
+        let Rights { read, write, atomic } = self.rights;
+        let rights = u32::from(read) | u32::from(write) << 1 | u32::from(atomic) << 2;
         let mut out = [0; RemoteBuffer::BYTES];
         out[..8].copy_from_slice(&self.remote.addr.to_be_bytes());
         out[8..16].copy_from_slice(&self.len.to_be_bytes());
@@ -67,13 +68,14 @@ impl RemoteBuffer {
         let be64 = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| all[at + i]));
         let be32 = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| all[at + i]));
         let (addr, len, key, bits) = (be64(0), be64(8), be32(16), be32(20));
-        if bits == 0 || bits > 3 {
+        if bits == 0 || bits > 7 {
             return Err(RemoteBufferError::Rights(bits));
         }
         if len == 0 || addr.checked_add(len).is_none() {
             return Err(RemoteBufferError::Range { addr, len });
         }
-        let rights = Rights { read: bits & 1 != 0, write: bits & 2 != 0 };
+        let (read, write, atomic) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+        let rights = Rights { read, write, atomic };
         Ok(RemoteBuffer { remote: Remote { addr, key }, len, rights })
     }
 
@@ -87,7 +89,7 @@ impl RemoteBuffer {
         self.len == 0
     }
 
-    /// What the peer may do with it: READ, WRITE or both.
+    /// What the peer may do with it.
     pub fn rights(&self) -> Rights {
         self.rights
     }
@@ -105,10 +107,35 @@ impl RemoteBuffer {
 
     /// The place of `len` bytes at `offset`, if they are inside and allowed.
     pub(super) fn target(&self, offset: u64, len: usize, write: bool) -> Result<Remote, Error> {
-        let allowed = if write { self.rights.write } else { self.rights.read };
+        let (allowed, what) = match write {
+            true => (self.rights.write, "be written"),
+            false => (self.rights.read, "be read"),
+        };
+        self.allowed_target(offset, len, (allowed, what))
+    }
+
+    /// The place of the word at `offset`, if it is inside, aligned, and open to atomic operations.
+    pub(super) fn word(&self, offset: u64) -> Result<Remote, Error> {
+        let allowed = (self.rights.atomic, "take part in atomic operations");
+        let word = self.allowed_target(offset, WORD, allowed)?;
+        if !word.addr.is_multiple_of(WORD as u64) {
+            return Err(Error::invalid(format!(
+                "an atomic operation at offset {offset} (address {:#x}): the address must be a \
+                 multiple of {WORD}",
+                word.addr
+            )));
+        }
+        Ok(word)
+    }
+
+    fn allowed_target(
+        &self,
+        offset: u64,
+        len: usize,
+        (allowed, what): (bool, &str),
+    ) -> Result<Remote, Error> {
         if !allowed {
-            let what = if write { "written" } else { "read" };
-            return Err(Error::invalid(format!("the peer does not let this memory be {what}")));
+            return Err(Error::invalid(format!("the peer does not let this memory {what}")));
         }
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => {
@@ -217,6 +244,12 @@ impl Export {
         })
     }
 
+    /// Does an atomic operation on the word at `offset`, which was checked.
+    pub(super) fn atomic(&self, offset: usize, op: AtomicOp) -> Result<u64, Error> {
+        let export = self.id;
+        self.handle.call(|e, id, _| e.atomic_here(id, export, offset, op))
+    }
+
     /// Takes the memory back: the peer is shut out from now on, and
     /// [`Completion::Revoke`](super::Completion::Revoke) brings the buffer. It cannot be cancelled.
     ///
@@ -291,9 +324,13 @@ mod tests {
         );
         assert_eq!(RemoteBuffer::from_bytes(&bytes), Ok(d));
         assert_eq!(RemoteBuffer::from_bytes(&bytes[1..]), Err(RemoteBufferError::Length(23)));
+        let mut words = bytes;
+        words[23] = 4;
+        let words = RemoteBuffer::from_bytes(&words).unwrap();
+        assert_eq!((words.rights(), words.to_bytes()[23]), (Rights::ATOMIC, 4));
         let mut bad = bytes;
-        bad[23] = 4;
-        assert_eq!(RemoteBuffer::from_bytes(&bad), Err(RemoteBufferError::Rights(4)));
+        bad[23] = 8;
+        assert_eq!(RemoteBuffer::from_bytes(&bad), Err(RemoteBufferError::Rights(8)));
         let mut bad = bytes;
         bad[..8].fill(0xff);
         assert!(matches!(RemoteBuffer::from_bytes(&bad), Err(RemoteBufferError::Range { .. })));
@@ -306,5 +343,18 @@ mod tests {
         assert!(d.target(5, 6, false).is_err());
         assert!(d.target(u64::MAX, 6, false).is_err());
         assert!(d.target(0, 1, true).is_err(), "no right to write");
+        assert!(d.word(0).is_err(), "no right to atomic operations");
+    }
+
+    #[test]
+    fn words_are_aligned_and_inside() {
+        let d = RemoteBuffer::new(Remote { addr: 100, key: 1 }, 20, Rights::ATOMIC);
+        assert_eq!(d.word(4).unwrap().addr, 104);
+        assert_eq!(d.word(12).unwrap().addr, 112);
+        for (offset, why) in [(0, "multiple of 8"), (20, "outside"), (u64::MAX - 3, "outside")] {
+            let said = d.word(offset).unwrap_err().to_string();
+            assert!(said.contains(why), "{offset}: {said}");
+        }
+        assert!(d.target(4, 8, false).is_err(), "no right to read");
     }
 }

@@ -7,6 +7,7 @@
 //! [`Buffer`] for why. `raw`, which the crate exports hidden as `__ffi`, is the
 //! C library's own door; a part of it is `unsafe`.
 
+mod atomic;
 mod batch;
 mod blocking;
 mod completion;
@@ -26,7 +27,7 @@ mod stream;
 mod transfer;
 mod transports;
 
-pub use crate::mem::{Buffer, MemError, MemoryRegion};
+pub use crate::mem::{Atomics, Buffer, MemError, MemoryRegion};
 pub use crate::progress::{
     Candidate, DeviceInfo, Error, EventKind, Host, Interest, Options, Part, PortInfo, QueueOptions,
     Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo, WaitPolicy, parse_size,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{EventQueue, Export, Refused, RemoteBuffer, Socket, Token};
-use crate::mem::{Access, Buffer};
+use crate::mem::{Access, Buffer, WORD};
 use crate::progress::{Error, Rights};
 
 /// The two one-sided operations.
@@ -14,10 +14,34 @@ enum ReadOrWrite {
     Write,
 }
 
+/// Checks what an export needs of its memory.
+fn may_export(buffer: &Buffer, rights: Rights) -> Result<(), Error> {
+    if buffer.is_empty() || !rights.is_any() {
+        return Err(Error::invalid("an export needs at least one byte and one right"));
+    }
+    let addr = buffer.segment().addr();
+    if rights.atomic && !addr.is_multiple_of(WORD as u64) {
+        return Err(Error::invalid(format!(
+            "an export for atomic operations must begin at a multiple of {WORD} (this buffer \
+             begins at {addr:#x}): a MemoryRegion does, and its buffers at such offsets"
+        )));
+    }
+    Ok(())
+}
+
+/// The rights of a window.
+pub(super) fn access(rights: Rights) -> Access {
+    let mut access = Access::LOCAL_READ;
+    access.local_write = rights.write || rights.atomic;
+    (access.remote_read, access.remote_write) = (rights.read, rights.write);
+    access.remote_atomic = rights.atomic;
+    access
+}
+
 /// One-sided: the peer's memory, without its program.
 impl Socket {
-    /// Opens a buffer to the peer of this connection, for RDMA READ or WRITE, until it
-    /// is revoked, the lifetime is over, or the connection ends. Hand the
+    /// Opens a buffer to the peer of this connection, for RDMA READ and WRITE and for
+    /// [atomic operations](Socket::fetch_add), until it is revoked, the lifetime is over, or the connection ends. Hand the
     /// [`Export::descriptor`] to the peer by a message of your own. It has no event.
     ///
     /// EXS extension.
@@ -32,8 +56,9 @@ impl Socket {
     /// ```
     ///
     /// # Errors
-    /// Refused, with the buffer: not connected, or empty; or, over an RDMA device, a peer holds up
-    /// what was sent before, and many exports (EAGAIN).
+    /// Refused, with the buffer: not connected, or empty; for atomic operations, memory that is not
+    /// aligned (EINVAL) or a device without them (EOPNOTSUPP); or, over an RDMA device, a peer holds
+    /// up what was sent before, and many exports (EAGAIN).
     pub fn export(
         &self,
         buffer: impl Into<Buffer>,
@@ -42,15 +67,10 @@ impl Socket {
     ) -> Result<Export, Refused> {
         let buffer = buffer.into();
         let len = buffer.len();
-        if len == 0 || !(rights.read || rights.write) {
-            let error = Error::invalid("an export needs at least one byte and one right");
+        if let Err(error) = may_export(&buffer, rights) {
             return Err(Refused { error, buffer });
         }
-        let access = Access {
-            local_write: rights.write,
-            remote_read: rights.read,
-            remote_write: rights.write,
-        };
+        let access = access(rights);
         let made = self.handle().call(|e, id, now| e.export(id, buffer, access, lifetime, now));
         match made {
             Ok((remote, export)) => {

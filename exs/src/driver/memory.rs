@@ -74,7 +74,7 @@ impl<L: Link> Driver<L> {
         self.objects.pds.get_mut(pd.0)?.mrs += 1;
         let scope = Scope::Domain(pd.0);
         let key = self.memory.issue_key(Grant { segment: memory.clone(), access, scope });
-        if access.remote_read || access.remote_write {
+        if access.is_remote() {
             // The peers of all its connections may name it.
             self.memory.users.note_shared(&[key]);
         }
@@ -134,8 +134,7 @@ impl<L: Link> Driver<L> {
         let pd = self.live_qp(qp, "a live connection")?.attr.pd.0;
         // A window for writing needs a region that may be written at all (IBV_ACCESS_LOCAL_WRITE, as in
         // verbs). A window for reading needs nothing.
-        let local_write = access.local_write || access.remote_write;
-        let need = Access { local_write, ..Access::LOCAL_READ };
+        let need = Access { local_write: access.writes(), ..Access::LOCAL_READ };
         let segment = self.memory.keys.check_local(pd, mr.key, addr, len, need)?;
         let scope = Scope::QueuePair(pd, qp.0);
         let key = self.memory.issue_key(Grant { segment, access, scope });

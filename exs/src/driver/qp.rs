@@ -11,7 +11,7 @@ use super::turns::Source;
 use crate::iwarp::{Inline, MAX_INLINE, RxBuf, TxWr};
 use crate::mem::{Access, Key, MAX_SGE, Sgl};
 use crate::rnic::{
-    Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus,
+    Qp, QpAttr, QpState, RecvWr, RnicError, SendOp, SendWr, Sge, Wc, WcOp, WcStatus, check_atomic,
 };
 
 /// A queue pair.
@@ -172,7 +172,11 @@ impl<L: Link> Driver<L> {
                     let (asked, limit) = (wr.sges.len() as u64, 1);
                     return Err(RnicError::Limit { what: "segments per READ", asked, limit });
                 }
-                Access { local_write: true, remote_write: true, remote_read: false }
+                Access::REMOTE_WRITE
+            }
+            SendOp::Atomic { raddr, .. } => {
+                check_atomic(&self.caps, raddr, wr)?;
+                return Ok(Access::LOCAL);
             }
             SendOp::WriteImm { .. } if !self.caps.write_imm => {
                 return Err(RnicError::Unsupported("WRITE WITH IMMEDIATE"));

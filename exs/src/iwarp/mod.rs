@@ -1,8 +1,8 @@
 //! F4: the software RNIC's engine: user-space iWARP without I/O.
 //!
 //! One [`IwarpEngine`] is one connection: MPA start-up and framing (RFC 5044, RFC 6581), DDP
-//! segments (RFC 5041), RDMAP messages (RFC 5040), a send queue, a receive queue, the READs of
-//! both directions, and TERMINATE. On the wire it is compatible with Linux's siw and with iWARP
+//! segments (RFC 5041), RDMAP messages (RFC 5040, and the atomic operations of RFC 7306), a send queue,
+//! a receive queue, the READs of both directions, and TERMINATE. On the wire it is compatible with Linux's siw and with iWARP
 //! hardware.
 //!
 //! # How it is driven
@@ -43,13 +43,14 @@
 //! `state` has the transition table; `startup` the MPA request and reply; `txq` WRs from posting
 //! to completion; `tx` FPDUs from WRs; `batch` the gathered write; `rx` framing; `read_size` the
 //! predictor of how far to read ahead; `place` the checks of an FPDU and its delivery; `read` the
-//! READs owed to the peer; `spill` messages that gave their receive back; `eager` small messages
-//! without a WR; `term` error codes; `end` all ways to end.
+//! responses owed to the peer; `atomic` atomic operations; `spill` messages that gave their receive
+//! back; `eager` small messages without a WR; `term` error codes; `end` all ways to end.
 //!
 //! # Where it is stricter or laxer than the RFCs
 //! The engine refuses markers. It places payload before it checks the CRC, and delivers a message
 //! only after the check. RFC 5044 section 4.4 would hold the payload back, which costs a copy.
 
+mod atomic;
 mod batch;
 mod eager;
 mod end;
@@ -105,7 +106,7 @@ pub struct IwarpEngine {
     startup: Option<Box<startup::Startup>>,
     tx: tx::Sending,
     sq: txq::WrQueue,
-    /// READs that this side owes the peer.
+    /// Responses that this side owes the peer.
     reads: read::InboundReads,
     rx: rx::Receiving,
     /// Posted receives that no message has taken. Empty for a QP on an SRQ.

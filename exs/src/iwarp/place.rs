@@ -7,11 +7,12 @@ use super::term;
 use super::types::RxSource;
 use crate::mem::{Access, Key, KeyTable, Scope};
 use crate::rnic::{TermCode, Wc, WcOp, WcStatus};
+use crate::wire::atomics;
 use crate::wire::ddp::{DdpBuffer, Header};
 use crate::wire::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest, Terminate};
 
 /// A refusal: the code of the TERMINATE, and the status of the receive under way.
-struct RxRefusal(TermCode, WcStatus);
+pub(super) struct RxRefusal(TermCode, WcStatus);
 
 impl From<TermCode> for RxRefusal {
     fn from(code: TermCode) -> RxRefusal {
@@ -20,7 +21,7 @@ impl From<TermCode> for RxRefusal {
 }
 
 /// The outcome for a header that passed the checks.
-enum HeaderVerdict {
+pub(super) enum HeaderVerdict {
     /// Place the payload in this target.
     Place(PayloadTarget),
     /// The FPDU begins a SEND, which needs a receive buffer.
@@ -81,14 +82,14 @@ impl IwarpEngine {
         self.refuse(RxRefusal(term::TOO_LONG, WcStatus::LocalLength));
     }
 
-    fn refuse(&mut self, refused: RxRefusal) {
+    pub(super) fn refuse(&mut self, refused: RxRefusal) {
         let offender = self.rx.offender();
         self.fault_with(refused.0, offender, refused.1);
     }
 
     /// Returns the number of payload bytes after the DDP header. `judge` has checked that the
     /// ULPDU holds at least a header.
-    fn payload_len(&self) -> usize {
+    pub(super) fn payload_len(&self) -> usize {
         usize::from(self.rx.ulpdu()).saturating_sub(self.rx.ddp_bytes().len())
     }
 
@@ -113,7 +114,11 @@ impl IwarpEngine {
                 Err(term::INVALID_QN.into())
             }
             (DdpBuffer::Untagged { msn, mo, .. }, Some(_)) => match opcode {
-                Opcode::ReadRequest => self.judge_request(msn, mo, header.last),
+                Opcode::ReadRequest => self.judge_request((msn, mo), header.last, READ_REQUEST_LEN),
+                Opcode::AtomicRequest => {
+                    self.judge_request((msn, mo), header.last, atomics::REQUEST_LEN)
+                }
+                Opcode::AtomicResponse => self.judge_atomic_response((msn, mo), header.last),
                 Opcode::Terminate => Ok(HeaderVerdict::Place(PayloadTarget::Control)),
                 _ => self.judge_send(msn, mo),
             },
@@ -179,14 +184,20 @@ impl IwarpEngine {
         }
     }
 
-    fn judge_request(&self, msn: u32, mo: u32, last: bool) -> Result<HeaderVerdict, RxRefusal> {
+    /// Checks the header of a READ request or an atomic request, of `len` bytes.
+    fn judge_request(
+        &self,
+        (msn, mo): (u32, u32),
+        last: bool,
+        len: usize,
+    ) -> Result<HeaderVerdict, RxRefusal> {
         if msn != self.rx.read_msn {
             return Err(term::INVALID_MSN.into());
         }
         if mo != 0 {
             return Err(term::INVALID_MO.into());
         }
-        if !last || self.payload_len() != READ_REQUEST_LEN {
+        if !last || self.payload_len() != len {
             return Err(term::CATASTROPHIC_STREAM.into());
         }
         if self.reads.len() >= self.settled.ird as usize {
@@ -202,6 +213,8 @@ impl IwarpEngine {
             Opcode::Write => {}
             Opcode::ReadResponse => self.deliver_response(header.last),
             Opcode::ReadRequest => self.deliver_request(keys),
+            Opcode::AtomicRequest => self.deliver_atomic_request(keys),
+            Opcode::AtomicResponse => self.deliver_atomic_response(),
             Opcode::Terminate => match Terminate::parse(self.rx.control_bytes()) {
                 Ok(terminate) => self.terminated(&terminate),
                 Err(e) => self.fault(term::rdmap(e), None),
@@ -215,7 +228,7 @@ impl IwarpEngine {
         if let Some(read) = self.sq.awaited_read(self.tx.sent) {
             read.got = read.got.saturating_add(len);
             if last {
-                self.sq.read_done();
+                self.sq.response_done();
                 self.sq.complete(self.tx.sent, self.qp(), &mut self.wcs);
             }
         }

@@ -1,23 +1,39 @@
-//! READs that the peer asks of this side: the inbound READ queue (RFC 5040 section 5.2.2), at
-//! most IRD entries.
+//! READs and atomic operations that the peer asks of this side: the inbound READ queue (RFC 5040
+//! section 5.2.2), at most IRD entries.
 //!
-//! The engine checks a request when it comes. The program may revoke the memory before the
-//! response has left, so the queue remembers the key of each request.
+//! The engine checks a request when it comes. The program may revoke the memory before the response
+//! has left, so the queue remembers the key of each READ. An atomic operation is executed when its
+//! request comes, so its entry has the result.
 
 use std::collections::VecDeque;
 
+use super::IwarpEngine;
+use super::batch::TxBatch;
+use super::tx::{Fpdu, max_payload};
 use crate::mem::{Key, Segment};
-use crate::wire::ddp::{DdpBuffer, Header};
+use crate::wire::atomics::AtomicResponse;
+use crate::wire::ddp::{self, DdpBuffer, Header};
 use crate::wire::rdmap::{Offender, Opcode, QN_READ, READ_REQUEST_LEN, ReadRequest};
 
-/// A READ that this side must answer.
+/// A response that this side owes.
 #[derive(Debug)]
-pub(super) struct InboundRead {
-    pub(super) request: ReadRequest,
-    /// The memory to read. None for a READ of no bytes.
-    pub(super) source: Option<Segment>,
-    /// Bytes already put into FPDUs.
-    pub(super) built: u32,
+enum Answer {
+    /// The bytes that a READ asks for.
+    Read {
+        request: ReadRequest,
+        /// The memory to read. None for a READ of no bytes.
+        source: Option<Segment>,
+        /// Bytes already put into FPDUs.
+        built: u32,
+    },
+    /// The result of an atomic operation.
+    Atomic(AtomicResponse),
+}
+
+/// A request that this side must answer.
+#[derive(Debug)]
+struct InboundRequest {
+    answer: Answer,
     /// Position in the sent stream at which the response ends. `u64::MAX` until the response is
     /// built.
     end: u64,
@@ -27,7 +43,7 @@ pub(super) struct InboundRead {
 /// The queue. The module's head explains it.
 #[derive(Debug, Default)]
 pub(super) struct InboundReads {
-    queue: VecDeque<InboundRead>,
+    queue: VecDeque<InboundRequest>,
     next: usize,
 }
 
@@ -41,16 +57,22 @@ impl InboundReads {
     }
 
     pub(super) fn push(&mut self, request: ReadRequest, source: Option<Segment>, msn: u32) {
-        self.queue.push_back(InboundRead { request, source, built: 0, end: u64::MAX, msn });
+        let answer = Answer::Read { request, source, built: 0 };
+        self.queue.push_back(InboundRequest { answer, end: u64::MAX, msn });
     }
 
-    /// Returns the READ whose response is built next.
-    pub(super) fn current(&mut self) -> Option<&mut InboundRead> {
-        self.queue.get_mut(self.next)
+    pub(super) fn push_atomic(&mut self, response: AtomicResponse, msn: u32) {
+        let answer = Answer::Atomic(response);
+        self.queue.push_back(InboundRequest { answer, end: u64::MAX, msn });
+    }
+
+    /// Returns the response that is built next.
+    fn current(&mut self) -> Option<&mut Answer> {
+        self.queue.get_mut(self.next).map(|r| &mut r.answer)
     }
 
     /// Records that the current response is built; it ends at `end`.
-    pub(super) fn built(&mut self, end: u64) {
+    fn built(&mut self, end: u64) {
         if let Some(inbound) = self.queue.get_mut(self.next) {
             inbound.end = end;
             self.next += 1;
@@ -67,8 +89,12 @@ impl InboundReads {
 
     /// Returns the request that reads through this key, as a TERMINATE names it.
     pub(super) fn by_key(&self, key: Key) -> Option<Offender> {
-        let hit = self.queue.iter().find(|r| r.source.is_some() && r.request.src_stag == key)?;
-        Some(offender(hit.request, hit.msn))
+        self.queue.iter().find_map(|r| match &r.answer {
+            Answer::Read { request, source: Some(_), .. } if request.src_stag == key => {
+                Some(offender(*request, r.msn))
+            }
+            _ => None,
+        })
     }
 
     pub(super) fn clear(&mut self) {
@@ -80,6 +106,46 @@ impl InboundReads {
         if self.queue.is_empty() {
             self.queue.shrink_to_fit();
         }
+    }
+}
+
+impl IwarpEngine {
+    /// Adds an FPDU of the current response. Returns `Some(true)` if it was the response's last, None
+    /// if there is none.
+    pub(super) fn build_response(&mut self, batch: &mut TxBatch, base: u64) -> Option<bool> {
+        let max = max_payload(&self.settled, self.cfg.mss, ddp::TAGGED_LEN);
+        let crc = self.settled.crc;
+        let last = match self.reads.current()? {
+            Answer::Atomic(response) => {
+                let response = *response;
+                self.build_atomic_response(batch, response);
+                true
+            }
+            Answer::Read { request, source, built } => {
+                let at = *built as usize;
+                let n = (request.size as usize - at).min(max);
+                let last = at + n == request.size as usize;
+                let place = DdpBuffer::Tagged {
+                    stag: request.sink_stag,
+                    to: request.sink_to.wrapping_add(at as u64),
+                };
+                let header = Header { last, control: Opcode::ReadResponse.control(), place };
+                let mut fpdu = Fpdu::begin(batch, crc, &header, n);
+                match source {
+                    // Its program and its peers may write to it before it has left.
+                    Some(source) if crc => fpdu.copy(&source.io_vec(at, n)),
+                    Some(source) if n > 0 => fpdu.refer(source, at, n),
+                    _ => {}
+                }
+                fpdu.end();
+                *built = u32::try_from(at + n).unwrap_or(u32::MAX);
+                last
+            }
+        };
+        if last {
+            self.reads.built(base + batch.len() as u64);
+        }
+        Some(last)
     }
 }
 

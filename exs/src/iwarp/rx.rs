@@ -54,7 +54,7 @@ pub(super) enum PayloadTarget {
     Sink,
     /// The receive buffer that the current SEND fills.
     Receive,
-    /// The engine's own small buffer, for a READ request or a TERMINATE.
+    /// The engine's own small buffer, for a READ request, a TERMINATE, or a message of atomics.
     Control,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Receiving {
     done: usize,
     /// CRC32C of the FPDU so far. Not used without CRC.
     crc: u32,
-    /// Payload of a READ request or a TERMINATE.
+    /// Payload of a message for which there is [`PayloadTarget::Control`].
     control: [u8; TERMINATE_MAX],
     trailer: [u8; 7],
     /// Number of trailer bytes that have arrived.
@@ -92,9 +92,11 @@ pub(super) struct Receiving {
     /// The current message, if it gave its receive back. Then `receive` is None.
     pub(super) spilled: Option<Spill>,
     read_size: ReadSize,
-    /// The MSNs awaited on the queues of SENDs and of READ requests.
+    /// The MSNs awaited on the queues of SENDs, of READ requests and atomic requests, and of atomic
+    /// responses.
     pub(super) send_msn: u32,
     pub(super) read_msn: u32,
+    pub(super) atomic_msn: u32,
 }
 
 impl Default for Receiving {
@@ -116,6 +118,7 @@ impl Default for Receiving {
             read_size: ReadSize::default(),
             send_msn: 1,
             read_msn: 1,
+            atomic_msn: 1,
         }
     }
 }

@@ -40,13 +40,14 @@ pub(super) const BAD_STARTUP: TermCode = code(2, 0, 4);
 /// RDMAP: the key of a READ was revoked meanwhile.
 pub(super) const READ_STAG: TermCode = code(0, 1, 0);
 
-/// Returns the code for a refused READ source.
+/// Returns the code for a refused READ source, or for the word of an atomic operation.
 pub(super) fn read_refused(fault: &AccessFault) -> TermCode {
     match fault {
         AccessFault::InvalidKey { .. } => READ_STAG,
         AccessFault::Bounds { .. } => code(0, 1, 1),
         AccessFault::Rights { .. } => code(0, 1, 2),
         AccessFault::Wrap { .. } => code(0, 1, 4),
+        AccessFault::Alignment { .. } => CATASTROPHIC_STREAM,
     }
 }
 
@@ -58,6 +59,8 @@ pub(super) fn write_refused(fault: &AccessFault) -> TermCode {
         AccessFault::Bounds { .. } => TAGGED_BOUNDS,
         AccessFault::Rights { .. } => code(0, 1, 2),
         AccessFault::Wrap { .. } => code(1, 1, 3),
+        // A WRITE needs no alignment.
+        AccessFault::Alignment { .. } => CATASTROPHIC_STREAM,
     }
 }
 
@@ -74,7 +77,7 @@ pub(super) fn ddp(error: DdpError) -> TermCode {
 pub(super) fn rdmap(error: RdmapError) -> TermCode {
     match error {
         RdmapError::Version(_) => code(0, 2, 5),
-        RdmapError::Opcode(_) => UNEXPECTED_OPCODE,
+        RdmapError::Opcode(_) | RdmapError::Atomic(_) => UNEXPECTED_OPCODE,
         RdmapError::Length { .. } => CATASTROPHIC_STREAM,
     }
 }
@@ -88,7 +91,7 @@ pub(super) fn status(code: TermCode) -> WcStatus {
     }
 }
 
-/// Returns the kind of the WR that a TERMINATE refers to, with the MSN if it is a READ. The
+/// Returns the kind of the WR that a TERMINATE refers to, with the MSN if it has a response. The
 /// quoted header tells; without one, the layer and type of the error do.
 pub(super) fn meant(terminate: &Terminate) -> Option<(WcOp, Option<u32>)> {
     if let Some(offender) = &terminate.offender
@@ -108,8 +111,10 @@ fn by_header(offender: &Offender, opcode: Opcode) -> Option<(WcOp, Option<u32>)>
     match (opcode, offender.header.place) {
         (Opcode::Write, _) => Some((WcOp::Write, None)),
         (Opcode::ReadRequest, DdpBuffer::Untagged { msn, .. }) => Some((WcOp::Read, Some(msn))),
-        // A response to a READ, or a TERMINATE: no WR of this side.
+        (Opcode::AtomicRequest, DdpBuffer::Untagged { msn, .. }) => Some((WcOp::Atomic, Some(msn))),
+        // A response, or a TERMINATE: no WR of this side.
         (Opcode::ReadRequest | Opcode::ReadResponse | Opcode::Terminate, _) => None,
+        (Opcode::AtomicRequest | Opcode::AtomicResponse, _) => None,
         _ => Some((WcOp::Send, None)),
     }
 }

@@ -1,6 +1,7 @@
 //! The engine on a virtual link: start-up, vectors, refusals, files, and
 //! thousands of seeded runs.
 
+mod atomics;
 mod eager;
 mod files;
 mod link;

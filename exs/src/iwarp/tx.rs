@@ -8,7 +8,7 @@ use super::batch::{SendStep, TxBatch, TxPool};
 use super::state::{SendHalf, SendTrigger, next_half};
 use super::types::MAX_INLINE;
 use super::{IwarpEngine, StartupTerms};
-use crate::mem::MAX_SGE;
+use crate::mem::{MAX_SGE, Segment};
 use crate::rnic::SendOp;
 use crate::sys::IoVec;
 use crate::wire::ddp::{self, DdpBuffer, Header};
@@ -66,9 +66,11 @@ pub(super) struct Sending {
     pub(super) half: SendHalf,
     /// A TERMINATE that must be sent. None if there is none, or if it is in a batch.
     pub(super) terminate: Option<Terminate>,
-    /// The next MSNs of our SENDs and of our READ requests.
+    /// The next MSNs of our SENDs, and of our READ requests and atomic requests.
     send_msn: u32,
     read_msn: u32,
+    /// The next MSN of our atomic responses.
+    atomic_msn: u32,
     /// The turn whose message is built in part. None between messages.
     midway: Option<TxTurn>,
     /// The turn that was served last.
@@ -86,6 +88,7 @@ impl Default for Sending {
             terminate: None,
             send_msn: 1,
             read_msn: 1,
+            atomic_msn: 1,
             midway: None,
             last: TxTurn::Response,
         }
@@ -107,9 +110,17 @@ impl Sending {
 
     /// Takes the MSN for a SEND that is built now.
     pub(super) fn next_send_msn(&mut self) -> u32 {
-        let msn = self.send_msn;
-        self.send_msn = msn.wrapping_add(1);
-        msn
+        take_msn(&mut self.send_msn)
+    }
+
+    /// Takes the MSN for a READ request or an atomic request that is built now.
+    pub(super) fn next_read_msn(&mut self) -> u32 {
+        take_msn(&mut self.read_msn)
+    }
+
+    /// Takes the MSN for an atomic response that is built now.
+    pub(super) fn next_atomic_msn(&mut self) -> u32 {
+        take_msn(&mut self.atomic_msn)
     }
 
     /// Drops what waits to be sent, and lets go of its memory. With `framed`, the engine keeps a
@@ -127,6 +138,12 @@ impl Sending {
             self.built -= (before - batch.len()) as u64;
         }
     }
+}
+
+fn take_msn(next: &mut u32) -> u32 {
+    let msn = *next;
+    *next = msn.wrapping_add(1);
+    msn
 }
 
 /// An FPDU on its way into a batch. It computes the CRC as parts are added.
@@ -167,8 +184,14 @@ impl<'b> Fpdu<'b> {
     }
 
     /// Adds a payload that may change where it lies.
-    fn copy(&mut self, payload: &IoVec<'_>) {
+    pub(super) fn copy(&mut self, payload: &IoVec<'_>) {
         self.add(|batch| batch.push_payload(payload));
+    }
+
+    /// Adds a payload that is read where it lies, when it leaves. Only without CRC.
+    pub(super) fn refer(&mut self, source: &Segment, at: usize, len: usize) {
+        debug_assert!(!self.crc_on, "it may change after its CRC was computed");
+        self.batch.push_segment(source, at, len);
     }
 
     /// Adds a copy. The CRC is that of the copy, because the copy leaves.
@@ -348,7 +371,7 @@ impl IwarpEngine {
         let (serial, entry) = self.sq.current(self.settled.ord)?;
         let header = match entry.wr.op {
             SendOp::Write { .. } | SendOp::WriteImm { .. } => ddp::TAGGED_LEN,
-            SendOp::Send { .. } | SendOp::Read { .. } => ddp::UNTAGGED_LEN,
+            SendOp::Send { .. } | SendOp::Read { .. } | SendOp::Atomic { .. } => ddp::UNTAGGED_LEN,
         };
         let max = max_payload(&self.settled, self.cfg.mss, header);
         let at = entry.built;
@@ -365,13 +388,16 @@ impl IwarpEngine {
                     src_stag: rkey,
                     src_to: raddr,
                 };
-                msn = self.tx.read_msn;
-                self.tx.read_msn = msn.wrapping_add(1);
+                msn = self.tx.next_read_msn();
                 let header = untagged(Opcode::ReadRequest, QN_READ, msn);
                 let mut fpdu = Fpdu::begin(batch, crc, &header, READ_REQUEST_LEN);
                 fpdu.bytes(&request.emit());
                 fpdu.end();
                 self.sq.built(base + batch.len() as u64, msn);
+                return Some(true);
+            }
+            SendOp::Atomic { raddr, rkey, op } => {
+                self.build_atomic_request(batch, base, op, (rkey, raddr));
                 return Some(true);
             }
             SendOp::Write { raddr, rkey } | SendOp::WriteImm { raddr, rkey, .. } => {
@@ -396,34 +422,6 @@ impl IwarpEngine {
         entry.built += n as u64;
         if last {
             self.sq.built(base + batch.len() as u64, msn);
-        }
-        Some(last)
-    }
-
-    /// Adds an FPDU of the current READ response. The result is that of `build_own`.
-    fn build_response(&mut self, batch: &mut TxBatch, base: u64) -> Option<bool> {
-        let max = max_payload(&self.settled, self.cfg.mss, ddp::TAGGED_LEN);
-        let crc = self.settled.crc;
-        let inbound = self.reads.current()?;
-        let (request, at) = (inbound.request, inbound.built as usize);
-        let n = (request.size as usize - at).min(max);
-        let last = at + n == request.size as usize;
-        let place = DdpBuffer::Tagged {
-            stag: request.sink_stag,
-            to: request.sink_to.wrapping_add(at as u64),
-        };
-        let header = Header { last, control: Opcode::ReadResponse.control(), place };
-        let mut fpdu = Fpdu::begin(batch, crc, &header, n);
-        match &inbound.source {
-            // Its program and its peers may write to it before it has left.
-            Some(source) if crc => fpdu.copy(&source.io_vec(at, n)),
-            Some(source) if n > 0 => fpdu.batch.push_segment(source, at, n),
-            _ => {}
-        }
-        fpdu.end();
-        inbound.built = u32::try_from(at + n).unwrap_or(u32::MAX);
-        if last {
-            self.reads.built(base + batch.len() as u64);
         }
         Some(last)
     }

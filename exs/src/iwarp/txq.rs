@@ -2,9 +2,10 @@
 //!
 //! WRs are built, sent and completed in the order of posting. The queue knows three positions:
 //! complete WRs have left the queue, WRs before `next` were put into batches, and the rest waits.
-//! A WR is done when the last byte of its last FPDU went to TCP; a READ is done when its data
-//! have arrived. It completes when all WRs before it have, so a WRITE behind a READ waits for the
-//! READ's response.
+//! A WR is done when the last byte of its last FPDU went to TCP; a READ or an atomic operation is
+//! done when its response has arrived. It completes when all WRs before it have, so a WRITE behind a
+//! READ waits for the READ's response. What is said of READs below holds for atomic operations too,
+//! unless it concerns the sink.
 
 use std::collections::VecDeque;
 
@@ -39,17 +40,27 @@ impl SendEntry {
         matches!(self.wr.op, SendOp::Read { .. })
     }
 
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self.wr.op, SendOp::Atomic { .. })
+    }
+
+    /// Returns true if the peer answers it: a READ or an atomic operation.
+    fn is_answered(&self) -> bool {
+        has_response(self.wr.op)
+    }
+
+    /// Returns true if its request has this MSN.
+    pub(super) fn is_numbered(&self, msn: u32) -> bool {
+        self.msn == msn
+    }
+
     /// Returns true if the file yields no more bytes.
     pub(super) fn file_over(&self) -> bool {
         self.file_over
     }
 
     fn op(&self) -> WcOp {
-        match self.wr.op {
-            SendOp::Send { .. } => WcOp::Send,
-            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOp::Write,
-            SendOp::Read { .. } => WcOp::Read,
-        }
+        self.wr.op.wc_op()
     }
 
     fn wc(&self, qp: Qp, status: WcStatus) -> Wc {
@@ -71,6 +82,11 @@ impl SendEntry {
     }
 }
 
+/// Returns true if the peer answers such a request.
+fn has_response(op: SendOp) -> bool {
+    matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. })
+}
+
 /// The queue. The module's head explains it.
 #[derive(Debug, Default)]
 pub(super) struct WrQueue {
@@ -88,7 +104,7 @@ pub(super) struct WrQueue {
 impl WrQueue {
     /// Appends a WR that `check` has passed.
     pub(super) fn push(&mut self, wr: TxWr, len: u64) {
-        self.read_wrs += usize::from(matches!(wr.op, SendOp::Read { .. }));
+        self.read_wrs += usize::from(has_response(wr.op));
         self.queue.push_back(SendEntry {
             wr,
             len,
@@ -123,7 +139,7 @@ impl WrQueue {
         let serial = self.base + self.next as u64;
         let stalled = self.reads >= ord;
         let entry = self.queue.get_mut(self.next)?;
-        if stalled && entry.is_read() { None } else { Some((serial, entry)) }
+        if stalled && entry.is_answered() { None } else { Some((serial, entry)) }
     }
 
     /// Records that the current WR is wholly built, with its last byte at `end` of the stream.
@@ -131,15 +147,20 @@ impl WrQueue {
         if let Some(entry) = self.queue.get_mut(self.next) {
             entry.end = end;
             entry.msn = msn;
-            self.reads += u32::from(entry.is_read());
+            self.reads += u32::from(entry.is_answered());
             self.next += 1;
         }
     }
 
-    /// Returns the READ whose response is awaited next. Its request was sent, so all WRs before
-    /// it have completed, and it is the front.
+    /// Returns the READ or atomic operation whose response is awaited next. Its request was sent, so
+    /// all WRs before it have completed, and it is the front.
+    pub(super) fn awaited(&mut self, sent: u64) -> Option<&mut SendEntry> {
+        self.queue.front_mut().filter(|e| e.is_answered() && e.end <= sent && !e.done)
+    }
+
+    /// As `awaited`, for a READ.
     pub(super) fn awaited_read(&mut self, sent: u64) -> Option<&mut SendEntry> {
-        self.queue.front_mut().filter(|e| e.is_read() && e.end <= sent && !e.done)
+        self.awaited(sent).filter(|e| e.is_read())
     }
 
     /// As `awaited_read`, without the check that its request was sent.
@@ -147,8 +168,8 @@ impl WrQueue {
         self.queue.front().filter(|e| e.is_read() && !e.done)
     }
 
-    /// Records that the awaited READ has all its data.
-    pub(super) fn read_done(&mut self) {
+    /// Records that the awaited response is complete.
+    pub(super) fn response_done(&mut self) {
         if let Some(entry) = self.queue.front_mut() {
             entry.done = true;
             self.reads = self.reads.saturating_sub(1);
@@ -157,7 +178,7 @@ impl WrQueue {
 
     /// Returns true if a READ in the queue needs the peer's response.
     pub(super) fn has_reads(&self) -> bool {
-        self.read_wrs > 0 && self.queue.iter().any(|e| e.is_read() && !e.done)
+        self.read_wrs > 0 && self.queue.iter().any(|e| e.is_answered() && !e.done)
     }
 
     /// Returns true if the sink of a READ is this key.
@@ -168,14 +189,14 @@ impl WrQueue {
     /// Completes all WRs from the front that can complete, `sent` bytes having left.
     pub(super) fn complete(&mut self, sent: u64, qp: Qp, wcs: &mut Vec<Wc>) {
         while let Some(entry) = self.queue.front() {
-            if entry.end > sent || (entry.is_read() && !entry.done) {
+            if entry.end > sent || (entry.is_answered() && !entry.done) {
                 break;
             }
             let status = entry.file_errno.map_or(WcStatus::Success, WcStatus::FileRead);
             if entry.wr.signaled || status != WcStatus::Success {
                 wcs.push(entry.wc(qp, status));
             }
-            self.read_wrs -= usize::from(entry.is_read());
+            self.read_wrs -= usize::from(entry.is_answered());
             self.queue.pop_front();
             self.base += 1;
             self.next = self.next.saturating_sub(1);
@@ -200,8 +221,8 @@ impl WrQueue {
         (self.next, self.reads, self.read_wrs) = (0, 0, 0);
     }
 
-    /// Returns the oldest WR of this kind of which a byte may have left. For READs, the one with
-    /// this MSN if it is given.
+    /// Returns the oldest WR of this kind of which a byte may have left. For READs and atomic
+    /// operations, the one with this MSN if it is given.
     pub(super) fn find(&self, op: WcOp, msn: Option<u32>) -> Option<usize> {
         self.queue
             .iter()
@@ -260,7 +281,7 @@ pub(super) fn check(wr: &TxWr, ord: u32, crc: bool) -> Result<u64, RnicError> {
     }
     match wr.op {
         SendOp::WriteImm { .. } => return Err(RnicError::Unsupported("WRITE WITH IMMEDIATE")),
-        SendOp::Read { .. } if ord == 0 => {
+        SendOp::Read { .. } | SendOp::Atomic { .. } if ord == 0 => {
             let what = "READs at a time (the peer answers none)";
             return Err(RnicError::Limit { what, asked: 1, limit: 0 });
         }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::Segment;
+use super::{Segment, WORD};
 use crate::sys::{IoVec, IoVecMut};
 
 /// A key: the STag on an iWARP wire, lkey or rkey in verbs terms.
@@ -19,28 +19,45 @@ pub struct Access {
     pub remote_read: bool,
     /// A peer may WRITE.
     pub remote_write: bool,
+    /// A peer may do atomic operations.
+    pub remote_atomic: bool,
 }
 
 impl Access {
     /// Local reads only, for the source of a send.
-    pub const LOCAL_READ: Access =
-        Access { local_write: false, remote_read: false, remote_write: false };
+    pub const LOCAL_READ: Access = Access {
+        local_write: false,
+        remote_read: false,
+        remote_write: false,
+        remote_atomic: false,
+    };
     /// Local reads and writes.
-    pub const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false };
+    pub const LOCAL: Access = Access { local_write: true, ..Access::LOCAL_READ };
     /// A peer may READ.
-    pub const REMOTE_READ: Access =
-        Access { local_write: false, remote_read: true, remote_write: false };
+    pub const REMOTE_READ: Access = Access { remote_read: true, ..Access::LOCAL_READ };
     /// A peer may WRITE. As in verbs, this implies local writes.
-    pub const REMOTE_WRITE: Access =
-        Access { local_write: true, remote_read: false, remote_write: true };
-    /// All rights.
-    pub const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+    pub const REMOTE_WRITE: Access = Access { remote_write: true, ..Access::LOCAL };
+    /// A peer may do atomic operations. As in verbs, this implies local writes.
+    pub const REMOTE_ATOMIC: Access = Access { remote_atomic: true, ..Access::LOCAL };
+    /// A peer may READ and WRITE.
+    pub const ALL: Access = Access { remote_read: true, ..Access::REMOTE_WRITE };
 
     /// Returns true if `self` has every right in `need`.
     pub const fn allows(self, need: Access) -> bool {
         (self.local_write || !need.local_write)
             && (self.remote_read || !need.remote_read)
             && (self.remote_write || !need.remote_write)
+            && (self.remote_atomic || !need.remote_atomic)
+    }
+
+    /// Returns true if a peer has any right.
+    pub const fn is_remote(self) -> bool {
+        self.remote_read || self.remote_write || self.remote_atomic
+    }
+
+    /// Returns true if the RNIC may write here, on behalf of either side.
+    pub const fn writes(self) -> bool {
+        self.local_write || self.remote_write || self.remote_atomic
     }
 }
 
@@ -106,6 +123,12 @@ pub enum AccessFault {
         need: Access,
         /// The rights granted.
         have: Access,
+    },
+    /// The bytes are inside, and may be used, but an atomic operation needs an aligned word.
+    #[error("an atomic operation at {addr:#x}, which is no multiple of 8")]
+    Alignment {
+        /// The address in the request.
+        addr: u64,
     },
 }
 
@@ -252,6 +275,13 @@ impl GrantedPart<'_> {
     pub fn io_vec(&self, len: usize) -> IoVec<'_> {
         assert!(len <= self.len, "{len} bytes of {}", self.len);
         self.segment.io_vec(self.offset, len)
+    }
+
+    /// Returns the segment and the offset in it of the word with which the part begins. Panics if
+    /// the part is shorter.
+    pub(super) fn word_place(&self) -> (&Segment, usize) {
+        assert!(WORD <= self.len, "a word of {} bytes", self.len);
+        (self.segment, self.offset)
     }
 
     /// Returns the bytes with a reference to their region, for a caller that keeps them.

@@ -12,6 +12,7 @@
 //! What it must never know: sockets, states of connections, wire formats, time. Callers pass
 //! randomness in.
 
+mod atomic;
 mod buffer;
 mod conversions;
 mod keys;
@@ -19,6 +20,7 @@ mod raw;
 mod registrations;
 mod sgl;
 
+pub use atomic::{AtomicOp, Atomics, WORD};
 pub use buffer::{Buffer, MemoryRegion};
 pub(crate) use keys::KeyHasher;
 pub use keys::{Access, AccessFault, Grant, GrantedPart, Key, KeyTable, Scope};

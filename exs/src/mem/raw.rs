@@ -18,7 +18,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::WORD;
 use crate::sys::{IoVec, IoVecMut, SharedMap};
 
 /// The reason why memory could not be allocated or addressed.
@@ -362,6 +364,23 @@ impl Segment {
         let to = unsafe { dst.as_ptr().add(dst_offset) };
         // SAFETY: both ranges are mapped and in bounds; `copy` allows overlap.
         unsafe { std::ptr::copy(from, to, len) };
+    }
+
+    /// Replaces the word of 8 bytes at `offset` by what `f` makes of it, in one step for all
+    /// processors of the host. `f` may run several times; the word stays as it is if `f` returns
+    /// None. Returns what was there. Panics if out of bounds, or if the word is not aligned.
+    pub fn update_word(&self, offset: usize, f: impl FnMut(u64) -> Option<u64>) -> u64 {
+        self.assert_inside(offset, WORD);
+        let at = self.as_ptr().wrapping_add(offset).cast::<u64>();
+        assert!(at.is_aligned(), "the word at {at:p} is not aligned");
+        // SAFETY: in bounds and aligned, asserted above, and mapped for as long as `self` is
+        // borrowed (the Arc). The reference is one to an atomic and lives for this call: other
+        // threads may change the word meanwhile by this same call, and by no other: plain copies
+        // to memory of one export are made under the lock of its engine, as this call is, and
+        // memory of several exports (`SharedWords`) is open to atomic operations only.
+        let word = unsafe { AtomicU64::from_ptr(at) };
+        // The effects of what this side did before are visible to a thread that finds the new value.
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, f).unwrap_or_else(|old| old)
     }
 
     /// Continues a CRC32C over `len` bytes at `offset`. Panics if out of bounds.

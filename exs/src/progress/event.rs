@@ -27,6 +27,10 @@ pub enum EventKind {
     Read,
     /// `write` (RDMA WRITE)
     Write,
+    /// `fetch_add`
+    FetchAdd,
+    /// `compare_swap`
+    CompareSwap,
     /// `poll`
     Poll,
     /// `shutdown`
@@ -74,7 +78,8 @@ pub struct RawEvent {
     pub kind: EventKind,
     /// Bytes moved.
     pub bytes: u64,
-    /// The true length of a seqpacket message.
+    /// The true length of a seqpacket message. Of an atomic operation that was done: the value that
+    /// was there before.
     pub total: u64,
     /// True for a receive that ended at the end of the stream.
     pub eof: bool,

@@ -74,15 +74,19 @@ pub struct Rights {
     pub read: bool,
     /// RDMA WRITE.
     pub write: bool,
+    /// Atomic operations on words of 8 bytes.
+    pub atomic: bool,
 }
 
 impl Rights {
     /// READ only.
-    pub const READ: Rights = Rights { read: true, write: false };
+    pub const READ: Rights = Rights { read: true, write: false, atomic: false };
     /// WRITE only.
-    pub const WRITE: Rights = Rights { read: false, write: true };
-    /// Both.
-    pub const READ_WRITE: Rights = Rights { read: true, write: true };
+    pub const WRITE: Rights = Rights { read: false, write: true, atomic: false };
+    /// READ and WRITE.
+    pub const READ_WRITE: Rights = Rights { read: true, write: true, atomic: false };
+    /// Atomic operations only.
+    pub const ATOMIC: Rights = Rights { read: false, write: false, atomic: true };
 
     /// The same flags with this value of [`Rights::read`].
     #[must_use]
@@ -94,6 +98,17 @@ impl Rights {
     #[must_use]
     pub const fn with_write(self, write: bool) -> Rights {
         Rights { write, ..self }
+    }
+
+    /// The same flags with this value of [`Rights::atomic`].
+    #[must_use]
+    pub const fn with_atomic(self, atomic: bool) -> Rights {
+        Rights { atomic, ..self }
+    }
+
+    /// True if there is a right.
+    pub const fn is_any(self) -> bool {
+        self.read || self.write || self.atomic
     }
 }
 
@@ -120,7 +135,7 @@ macro_rules! union {
 union! {
     RecvFlags: waitall, peek;
     Interest: readable, writable;
-    Rights: read, write;
+    Rights: read, write, atomic;
 }
 
 #[cfg(test)]
@@ -136,5 +151,7 @@ mod tests {
         let mut rights = Rights::READ;
         rights |= Rights::WRITE;
         assert_eq!((rights, rights | rights), (Rights::READ_WRITE, Rights::READ_WRITE));
+        assert!((rights | Rights::ATOMIC).atomic && !rights.atomic);
+        assert_eq!(Rights::ATOMIC.with_atomic(false), Rights::default());
     }
 }

@@ -18,16 +18,20 @@
 //!
 //! What it must never know: sockets, streams, messages of EXS.
 
+mod atomic;
 mod attend;
+mod eager;
 mod fault;
 mod handover;
 pub(crate) mod siw_quirk;
 pub(crate) mod table;
 mod types;
 
-pub use crate::mem::{Access, Key};
+pub use crate::mem::{Access, AtomicOp, Atomics, Key};
 pub use crate::sys::{DeferredEnd, DeferredWrite};
+pub use atomic::check_atomic;
 pub use attend::{ATTENDED_READ, Attended, AttendedBlock, AttendedEnd, AttendedWait, PolledSleep};
+pub use eager::{EagerPayload, EagerRecv, EagerSend};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
@@ -97,7 +101,7 @@ pub trait Rnic: Send {
 
     // ---- work ----------------------------------------------------------------
 
-    /// Posts a send, WRITE or READ.
+    /// Posts a send, a WRITE, a READ or an atomic operation.
     fn post_send(&mut self, qp: Qp, wr: &SendWr<'_>) -> Result<(), RnicError>;
     /// Posts a receive buffer.
     #[cfg(any(test, feature = "internals"))]

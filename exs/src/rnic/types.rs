@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::fault::{DisconnectCause, RnicError};
-use crate::mem::{AccessFault, Key, Segment};
+use crate::mem::{AccessFault, AtomicOp, Atomics, Key};
 pub use crate::sys::FileRange;
 
 /// Most bytes in the header of a message that leaves by
@@ -14,58 +14,6 @@ pub const HEAD: usize = 48;
 /// Most bytes in a message with all the data that it may carry: 8 KiB, and a cache line for the
 /// header.
 pub const MESSAGE: u32 = (8 << 10) + 64;
-
-/// The outcome of [`try_send_eager`](super::Rnic::try_send_eager).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EagerSend {
-    /// The RNIC took nothing: the caller posts the message as a SEND.
-    Declined,
-    /// The same, because there is no room with the peer, and nothing waits before the message. A
-    /// SEND that the caller posts now completes when there is room again.
-    NoRoom,
-    /// The message is on the wire.
-    Sent,
-    /// The SEND is complete, and the message leaves with the next doorbell.
-    Batched,
-}
-
-impl EagerSend {
-    /// The RNIC took the message.
-    #[inline]
-    pub fn is_taken(self) -> bool {
-        matches!(self, EagerSend::Sent | EagerSend::Batched)
-    }
-}
-
-/// A message that [`next_eager`](super::Rnic::next_eager) returns.
-#[derive(Debug)]
-pub struct EagerRecv {
-    /// The queue pair that received it.
-    pub qp: Qp,
-    /// The number that the user of the queue pair gave it ([`QpAttr::context`]).
-    pub context: u32,
-    /// The length of the message in bytes.
-    pub len: usize,
-    /// Where the message is.
-    pub at: EagerPayload,
-}
-
-/// Where an eager message is.
-#[derive(Debug)]
-pub enum EagerPayload {
-    /// In the slice that the caller passed.
-    Copied,
-    /// In memory of the device, where the peer can still write. The caller reads each byte once,
-    /// and then calls [`release_eager`](super::Rnic::release_eager).
-    Lent(Segment),
-    /// In the receive of this `wr_id`, which was posted to the SRQ of the queue pair and belongs
-    /// to its user again.
-    #[cfg_attr(
-        not(any(test, feature = "internals", feature = "verbs")),
-        expect(dead_code, reason = "drivers of devices construct it")
-    )]
-    InReceive(u64),
-}
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
@@ -133,6 +81,9 @@ pub struct Caps {
     /// Its listeners take the host's TCP ports (iWARP): a TCP connection to such an address
     /// reaches this RNIC, and no other socket can listen there.
     pub owns_tcp_port: bool,
+    /// What the peer's atomic operations, which this RNIC executes, are atomic with. An RNIC that
+    /// executes none issues none either.
+    pub atomics: Atomics,
     /// Its peers are on this host.
     pub within_host: bool,
     /// The doorbell is a system call of its own, which WRs that are posted together share.
@@ -152,9 +103,9 @@ pub struct Caps {
     pub max_inline: usize,
     /// Most bytes that one WR may move.
     pub max_msg: u64,
-    /// READs that may be outstanding towards the peer (ORD).
+    /// READs and atomic operations that may be outstanding towards the peer (ORD).
     pub max_ord: u32,
-    /// READs that may be outstanding from the peer (IRD).
+    /// READs and atomic operations that may be outstanding from the peer (IRD).
     pub max_ird: u32,
     /// Most bytes of private data in a connection request or reply.
     pub max_private_data: usize,
@@ -249,6 +200,16 @@ pub enum SendOp {
         /// The peer's key.
         rkey: Key,
     },
+    /// Atomic operation. The local segment, of one word, gets what was there before. It takes one of
+    /// the READs that may be outstanding.
+    Atomic {
+        /// Address of the word in the peer's memory.
+        raddr: u64,
+        /// The peer's key.
+        rkey: Key,
+        /// The operation.
+        op: AtomicOp,
+    },
 }
 
 /// A work request for the send queue.
@@ -259,9 +220,9 @@ pub struct SendWr<'a> {
     /// The operation.
     pub op: SendOp,
     /// Bytes that go before the segments. The call copies them; at most `max_inline`. Empty for
-    /// READ.
+    /// READ and for atomic operations.
     pub head: &'a [u8],
-    /// The payload; for READ, the sink.
+    /// The payload; for READ and for atomic operations, the sink.
     pub sges: &'a [Sge],
     /// Payload from a file after `head` and `sges` (WRITE only, `file_source`).
     pub file: Option<FileRange>,
@@ -290,10 +251,24 @@ pub enum WcOp {
     Write,
     /// The data of a READ have arrived.
     Read,
+    /// An atomic operation was executed, and the old value has arrived.
+    Atomic,
     /// A message arrived.
     Recv,
     /// A peer's WRITE WITH IMMEDIATE consumed a receive.
     RecvWriteImm,
+}
+
+impl SendOp {
+    /// Returns the kind of its completion.
+    pub const fn wc_op(self) -> WcOp {
+        match self {
+            SendOp::Send { .. } => WcOp::Send,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOp::Write,
+            SendOp::Read { .. } => WcOp::Read,
+            SendOp::Atomic { .. } => WcOp::Atomic,
+        }
+    }
 }
 
 /// How a WR ended.

@@ -1,5 +1,6 @@
 //! The handshake: two hellos in the private data, and READY.
 
+use crate::mem::Atomics;
 use crate::packet::PacketConfig;
 use crate::stream::StreamConfig;
 use crate::wire::exs::{
@@ -18,6 +19,8 @@ pub(super) struct Peer {
     near: bool,
     /// Bytes of an ADVERT of several receives that its slots take; 0: it takes one receive each.
     several: u32,
+    /// What its RNIC executes atomic operations with.
+    atomics: Atomics,
 }
 
 impl Peer {
@@ -27,6 +30,11 @@ impl Peer {
             closes_windows: has(Hello::INVALIDATE),
             near: false,
             several: if has(Hello::SEVERAL) { hello.slot } else { 0 },
+            atomics: match (has(Hello::ATOMICS), has(Hello::ATOMICS_HOST)) {
+                (false, _) => Atomics::None,
+                (true, false) => Atomics::Device,
+                (true, true) => Atomics::Host,
+            },
         }
     }
 
@@ -45,6 +53,10 @@ impl Peer {
     pub(super) fn several(&self) -> u32 {
         self.several
     }
+
+    pub(super) fn atomics(&self) -> Atomics {
+        self.atomics
+    }
 }
 
 /// What this side says of itself.
@@ -52,12 +64,22 @@ pub(super) fn ours(cfg: &SessionConfig) -> Hello {
     Hello {
         versions: VERSIONS,
         kind: cfg.kind,
-        features: cfg.features | if cfg.confirm { Hello::CONFIRM } else { 0 },
+        features: cfg.features | of_one_side(cfg),
         credits: cfg.credits,
         slot: cfg.slot,
         ring: cfg.ring,
         max_msg: cfg.max_msg,
     }
+}
+
+/// The features that describe this side alone.
+fn of_one_side(cfg: &SessionConfig) -> u32 {
+    let atomics = match cfg.atomics {
+        Atomics::None => 0,
+        Atomics::Device => Hello::ATOMICS,
+        Atomics::Host => Hello::ATOMICS | Hello::ATOMICS_HOST,
+    };
+    atomics | if cfg.confirm { Hello::CONFIRM } else { 0 }
 }
 
 pub(super) fn emit(hello: &Hello) -> Vec<u8> {

@@ -95,6 +95,7 @@ pub use types::{
 
 use std::collections::VecDeque;
 
+use crate::mem::Atomics;
 use crate::rnic::{Wc, WcStatus};
 use crate::time::Time;
 use crate::wire::exs::{Hello, Refusal as WireRefusal};
@@ -343,6 +344,13 @@ impl Session {
             && self.sided.has_no_exports()
             && self.closing.is_empty()
             && self.trash.is_empty()
+    }
+
+    /// What the peer's RNIC executes this side's atomic operations with. `None` also while the peer is
+    /// not known, or if the agreement allows no READs.
+    pub fn peer_atomics(&self) -> Atomics {
+        let can = self.sided.can_read() && self.cfg.atomics > Atomics::None;
+        if can { self.peer.atomics() } else { Atomics::None }
     }
 
     /// What the connection counted.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ids::OpId;
-use crate::mem::Key;
+use crate::mem::{AtomicOp, Atomics, Key};
 use crate::stream::RecvPost;
 use crate::time::Time;
 
@@ -204,6 +204,34 @@ impl Session {
             Ok(()) => self.sided.post(op, Side::Write(iov, confirm), raddr, rkey),
             Err(error) => return Err((error, iov)),
         }
+        Ok(())
+    }
+
+    /// Posts an atomic operation on a word of the peer's memory. `old` gets the value before it.
+    /// [`Done::total`](super::Done::total) is that value.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub fn post_atomic(
+        &mut self,
+        op: OpId,
+        raddr: u64,
+        rkey: Key,
+        what: AtomicOp,
+        old: Buf,
+    ) -> Result<(), OpError> {
+        self.may_post_sided(true)?;
+        if self.cfg.atomics == Atomics::None {
+            return Err(OpError::Unsupported(
+                "atomic operations (the device of this connection has none: see `exs-info`)",
+            ));
+        }
+        if self.peer.atomics() == Atomics::None {
+            return Err(OpError::Unsupported(
+                "atomic operations (the peer's device executes none, or its EXS is older)",
+            ));
+        }
+        self.sided.post(op, Side::Atomic(what, old), raddr, rkey);
         Ok(())
     }
 

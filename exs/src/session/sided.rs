@@ -1,8 +1,8 @@
-//! One-sided operations: the program's READs and WRITEs of the peer's memory, and the windows
-//! that let the peer do the same here.
+//! One-sided operations: the program's READs, WRITEs and atomic operations on the peer's memory,
+//! and the windows that let the peer do the same here.
 
 use crate::ids::OpId;
-use crate::mem::{Access, Key};
+use crate::mem::{Access, AtomicOp, Atomics, Key, WORD};
 use crate::rnic::siw_quirk::cut_at_page;
 use crate::rnic::{Caps, DisconnectCause, SendOp, Sge, WcStatus};
 
@@ -14,6 +14,9 @@ use super::sendq::WrPurpose;
 use super::table::Table;
 use super::{Buf, Done, IoVec, OpError, Port, Session, Violation};
 
+const NO_ATOMICS_HERE: &str =
+    "atomic operations (the device of this connection executes none: see `exs-info`)";
+
 /// Segments of one WRITE that are made here.
 const SGES: usize = 16;
 
@@ -24,6 +27,8 @@ pub(super) enum Side {
     Read(Buf),
     /// WRITE this. True: the operation ends only when the bytes are in the peer's memory.
     Write(IoVec, bool),
+    /// An atomic operation. The memory, of one word, gets the old value.
+    Atomic(AtomicOp, Buf),
 }
 
 /// A one-sided operation.
@@ -60,6 +65,16 @@ impl Sided {
         self.all_posted && !self.flushed && confirmed
     }
 
+    /// Of an atomic operation that was done: the value that was there before.
+    fn old_value(&self) -> Option<u64> {
+        let Side::Atomic(_, old) = &self.side else { return None };
+        let mut word = [0; WORD];
+        (self.bytes == WORD as u64).then(|| {
+            old.seg.read_at(0, &mut word);
+            u64::from_ne_bytes(word)
+        })
+    }
+
     /// Bytes that its next WR can move: as many as a WR takes. Towards a peer whose RNIC answers
     /// small READs wrongly (`quirk`), a READ is cut where that would happen.
     fn limit(&self, max_msg: u64, quirk: bool) -> u64 {
@@ -91,6 +106,11 @@ impl Sided {
                 let last = self.posted + want == self.len;
                 Next { op: SendOp::Read { raddr, rkey }, sges, count, len: want, read: true, last }
             }
+            Side::Atomic(op, old) => {
+                sges[0] = Sge { addr: old.seg.addr(), len: want, lkey: old.mr.key };
+                let op = SendOp::Atomic { raddr, rkey, op: *op };
+                Next { op, sges, count: 1, len: want, read: true, last: true }
+            }
             Side::Write(iov, confirm) => {
                 let fence = *confirm && by_read && self.len > 0;
                 if self.posted == self.len && fence {
@@ -120,9 +140,9 @@ struct Next {
 #[derive(Debug)]
 pub(super) struct OneSided {
     ops: Table<Sided>,
-    /// READs that may be outstanding, as agreed on with the peer; 0: none.
+    /// READs and atomic operations that may be outstanding, as agreed on with the peer; 0: none.
     ord: u32,
-    /// READs that are outstanding.
+    /// READs and atomic operations that are outstanding.
     reads: u32,
     confirms: Confirms,
     /// Windows that the program opened.
@@ -200,6 +220,7 @@ impl OneSided {
         let len = match &side {
             Side::Read(buf) => buf.seg.len() as u64,
             Side::Write(iov, _) => iov.len(),
+            Side::Atomic(..) => WORD as u64,
         };
         // An operation of no bytes asks the peer for nothing, where the peer's RNIC might answer
         // wrongly.
@@ -283,16 +304,17 @@ impl OneSided {
             });
             let Some(s) = found.and_then(|id| self.ops.remove(id)) else { break };
             // The fate of a WR that was flushed is unknown, even if no more were to follow it.
+            let total = s.old_value().unwrap_or(s.bytes);
             let end = if s.is_through() { s.stopped } else { over.cloned() };
             let error = s.error.or(end);
-            let count = match s.side {
-                Side::Read(_) => &mut ends.counters.read_bytes,
-                Side::Write(..) => &mut ends.counters.write_bytes,
-            };
-            *count += s.bytes;
+            match s.side {
+                Side::Read(_) => ends.counters.read_bytes += s.bytes,
+                Side::Write(..) => ends.counters.write_bytes += s.bytes,
+                Side::Atomic(..) => {}
+            }
             ends.counters.one_sided += 1;
             let (bytes, result) = (s.bytes, error.map_or(Ok(()), Err));
-            ends.done.push_back(Done { op: s.user, bytes, total: bytes, eof: false, result });
+            ends.done.push_back(Done { op: s.user, bytes, total, eof: false, result });
         }
     }
 
@@ -336,7 +358,7 @@ impl OneSided {
 }
 
 impl Session {
-    /// Opens memory to the peer's READs and WRITEs, until `revoke` or the end of the
+    /// Opens memory to the peer's READs, WRITEs and atomic operations, until `revoke` or the end of the
     /// connection. Hand the key and the buffer's address to the peer.
     ///
     /// # Errors
@@ -350,6 +372,9 @@ impl Session {
         // The peer need not have spoken yet: only an end, or no queue pair, forbids it.
         if !self.life.is_connected() || self.life.is_over() {
             return Err(self.life.reason().cloned().unwrap_or(OpError::NotConnected));
+        }
+        if access.remote_atomic && self.cfg.atomics == Atomics::None {
+            return Err(OpError::Unsupported(NO_ATOMICS_HERE));
         }
         let key = port
             .bind(buf.mr, buf.seg.addr(), buf.seg.len() as u64, access)

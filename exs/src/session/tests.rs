@@ -1,5 +1,6 @@
 //! Single cases, where the simulation would need luck.
 
+mod atomics;
 pub(super) mod ends;
 
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ids::OpId;
-use crate::mem::{Access, Key, Segment};
+use crate::mem::{Access, Atomics, Key, Segment};
 use crate::rnic::{Caps, Disconnect, EagerSend, FileRange, HEAD, Mr, RnicError, SendWr, Sge};
 use crate::sys::IoVec as Bytes;
 use crate::wire::exs::{Hello, SocketKind};
@@ -201,6 +201,9 @@ pub struct SessionConfig {
     /// This side's RNIC answers small READs wrongly (`Caps::small_reads`): the peer must confirm
     /// its WRITEs by messages (`confirm.rs`), and cut some READs (`sided.rs`).
     pub confirm: bool,
+    /// What this side's RNIC executes the peer's atomic operations with (`Caps::atomics`). The hello
+    /// says so.
+    pub atomics: Atomics,
     /// What the hello offers of [`Hello::FEATURES`]. With less, this side looks to its peer like
     /// an older build (for tests).
     pub features: u32,
@@ -227,6 +230,7 @@ impl Default for SessionConfig {
             handshake_timeout: Duration::from_secs(10),
             ring_idle: Some(Duration::from_secs(30)),
             confirm: false,
+            atomics: Atomics::None,
             features: Hello::FEATURES,
             force_announce: None,
         }
@@ -255,8 +259,8 @@ pub struct Done {
     pub op: OpId,
     /// Bytes moved (also if it failed or was cancelled on the way).
     pub bytes: u64,
-    /// True length of a seqpacket message: more than `bytes` if it was cut off.
-    /// Else as `bytes`.
+    /// True length of a seqpacket message: more than `bytes` if it was cut off. Of an atomic operation
+    /// that was done: the value that was there before. Else as `bytes`.
     pub total: u64,
     /// A receive met the end of the data.
     pub eof: bool,
@@ -313,7 +317,7 @@ pub struct Counters {
     pub sends: u64,
     /// Receives that ended.
     pub recvs: u64,
-    /// READs and WRITEs of the program that ended.
+    /// READs, WRITEs and atomic operations of the program that ended.
     pub one_sided: u64,
     /// Bytes written into advertised buffers of the peer.
     pub tx_direct: u64,

@@ -26,6 +26,7 @@
 //!
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
 
+mod answers;
 mod calls;
 mod consumer_index;
 mod control;
@@ -55,8 +56,8 @@ pub use link::ShmLink;
 use crate::driver::Driver;
 use crate::iwarp::{MAX_INLINE, MAX_READS};
 use crate::mem::MAX_SGE;
-use crate::rnic::Caps;
 use crate::rnic::table::IdTable;
+use crate::rnic::{Atomics, Caps};
 use crate::sys::{RandomSource, effective_uid};
 
 /// An RNIC made of shared memory: see the module's essay.
@@ -138,6 +139,8 @@ fn caps() -> Caps {
         small_reads: true,
         pins: false,
         owns_tcp_port: false,
+        // The owner's engine executes them, by its processor.
+        atomics: Atomics::Host,
         within_host: true,
         doorbell_calls: false,
         random_keys: true,

@@ -15,7 +15,7 @@ pub(super) enum PayloadRoute {
     Pieces,
     /// By the lane.
     Lane,
-    /// A READ: its payload comes as answers.
+    /// A READ or an atomic operation: its payload comes as answers.
     Answers,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct PendingWr {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) route: PayloadRoute,
-    /// Bytes of answers that have come (READ).
+    /// Bytes of answers that have come (READ, atomic operation).
     pub(super) received: u64,
 }
 
@@ -49,11 +49,7 @@ impl PendingWr {
 
     #[inline]
     pub(super) fn op(&self) -> WcOp {
-        match self.wr.op {
-            SendOp::Send { .. } => WcOp::Send,
-            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOp::Write,
-            SendOp::Read { .. } => WcOp::Read,
-        }
+        self.wr.op.wc_op()
     }
 }
 

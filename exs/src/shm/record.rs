@@ -15,8 +15,9 @@
 //! A *piece* says where payload lies in a region that the sender has shared. The peer writes all of
 //! this: `parse` copies numbers only, and refuses numbers that contradict each other.
 
+use super::answers::OPERANDS_LEN;
 use super::ring::LINE;
-use crate::mem::{Key, MAX_SGE};
+use crate::mem::{Key, MAX_SGE, WORD};
 
 /// Bytes of the head of a short record.
 pub(super) const SHORT_HEAD_LEN: usize = 16;
@@ -45,17 +46,19 @@ pub(super) enum RecordKind {
     WriteImm,
     /// A READ; its payload comes as `Answer`s.
     Read,
-    /// The next bytes for the oldest READ that is not complete. Short.
+    /// The next bytes for the oldest READ or atomic operation that is not complete. Short.
     Answer,
     /// The sender's last record. Short.
     Fin,
     /// The next record is at the beginning of the ring. Short. In place of the bytes of payload it
     /// has the length of the lap that begins there, in lines.
     Skip,
+    /// An atomic operation, with its operands in the record. The old value comes as an `Answer`.
+    Atomic,
 }
 
 impl RecordKind {
-    const ALL: [RecordKind; 8] = [
+    const ALL: [RecordKind; 9] = [
         RecordKind::Send,
         RecordKind::LongSend,
         RecordKind::Write,
@@ -64,6 +67,7 @@ impl RecordKind {
         RecordKind::Answer,
         RecordKind::Fin,
         RecordKind::Skip,
+        RecordKind::Atomic,
     ];
 
     fn is_short(self) -> bool {
@@ -215,6 +219,11 @@ impl RecordHead {
 
     /// True if all of the payload is somewhere, once: in the record, and in pieces or in the lane.
     fn is_whole(&self) -> bool {
+        if self.kind == RecordKind::Atomic {
+            // The operands are no part of the word.
+            let plain = self.pieces == 0 && self.flags == 0;
+            return plain && self.total == WORD as u64 && self.inline == OPERANDS_LEN;
+        }
         if self.total > MAX_MSG {
             return false;
         }
@@ -252,6 +261,7 @@ mod tests {
             head(RecordKind::Read, 0, 0, MAX_MSG),
             head(RecordKind::Answer, 1, 0, 1),
             head(RecordKind::Fin, 0, 0, 0),
+            head(RecordKind::Atomic, OPERANDS_LEN, 0, 8),
             RecordHead::skip(256 << 10),
         ] {
             let (mut raw, len) = h.emit();
@@ -276,6 +286,10 @@ mod tests {
             head(RecordKind::Write, 5, MAX_SGE + 1, 9),
             head(RecordKind::Write, MAX_PAYLOAD + 1, 0, MAX_PAYLOAD as u64 + 1),
             head(RecordKind::Read, 1, 0, 1),
+            head(RecordKind::Atomic, 0, 0, 8),
+            head(RecordKind::Atomic, OPERANDS_LEN, 0, 16),
+            head(RecordKind::Atomic, OPERANDS_LEN, 1, 8),
+            RecordHead { flags: SOLICITED, ..head(RecordKind::Atomic, OPERANDS_LEN, 0, 8) },
             head(RecordKind::Answer, 0, 0, 0),
             head(RecordKind::Fin, 1, 0, 1),
             RecordHead { flags: BY_LANE, ..RecordHead::skip(0) },
@@ -288,11 +302,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsed_lengths_are_bounded(raw in any::<[u8; FULL_HEAD_LEN - 8]>(), kind in 0u8..9) {
+        fn parsed_lengths_are_bounded(raw in any::<[u8; FULL_HEAD_LEN - 8]>(), kind in 0u8..10) {
             let mut raw = raw;
             (raw[0], raw[1], raw[2]) = (kind, raw[1] & 7, raw[2] & 7);
             if let Some(h) = RecordHead::parse(&raw) {
-                prop_assert!(h.len() <= MAX_RECORD && h.total <= MAX_MSG && h.inline as u64 <= h.total);
+                prop_assert!(h.len() <= MAX_RECORD && h.total <= MAX_MSG);
+                prop_assert!(h.kind == RecordKind::Atomic || h.inline as u64 <= h.total);
             }
         }
 

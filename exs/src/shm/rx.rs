@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use super::answers::OwedAnswer;
 use super::consumer_index::ConsumerIndex;
 use super::link::{Env, LinkError, ShmLink, SocketInput, TransferOutcome};
 use super::record::{
@@ -31,34 +32,26 @@ const NON_TEMPORAL_WINDOW: usize = 8 << 20;
 const NON_TEMPORAL_TRANSFER: u64 = 512 << 10;
 
 /// A refusal, with the codes of RFC 5040 section 4.8 and RFC 5041 section 7.2.
-const fn code(layer: u8, etype: u8, code: u8) -> LinkError {
+pub(super) const fn code(layer: u8, etype: u8, code: u8) -> LinkError {
     LinkError::Violation(TermCode { layer, etype, code })
 }
 /// A record that cannot be valid.
-const INVALID_RECORD: LinkError = code(0, 2, 7);
+pub(super) const INVALID_RECORD: LinkError = code(0, 2, 7);
 /// A record that is not allowed at this moment: an answer without a READ, or a READ beyond the limit.
-const UNEXPECTED: LinkError = code(0, 2, 6);
+pub(super) const UNEXPECTED: LinkError = code(0, 2, 6);
 const CANNOT_INVALIDATE: LinkError = code(0, 1, 9);
 const TOO_LONG: LinkError = code(1, 2, 5);
 /// Memory of our own was revoked.
 const LOCAL_CATASTROPHIC: LinkError = code(0, 0, 0);
 
-fn access_error(fault: &AccessFault) -> LinkError {
+pub(super) fn access_error(fault: &AccessFault) -> LinkError {
     match fault {
         AccessFault::InvalidKey { .. } => code(0, 1, 0),
         AccessFault::Bounds { .. } => code(0, 1, 1),
         AccessFault::Rights { .. } => code(0, 1, 2),
         AccessFault::Wrap { .. } => code(0, 1, 4),
+        AccessFault::Alignment { .. } => INVALID_RECORD,
     }
-}
-
-/// A READ of the peer that is being answered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PeerRead {
-    pub(super) raddr: u64,
-    pub(super) key: Key,
-    /// Bytes that are not answered yet.
-    pub(super) left: u64,
 }
 
 /// A record whose payload is being fetched.
@@ -86,8 +79,8 @@ pub(super) struct Rx {
     lane_drained: u64,
     /// The record whose payload is being fetched.
     current: Option<Box<IncomingRecord>>,
-    /// READs of the peer that are not answered completely, the oldest first.
-    pub(super) peer_reads: VecDeque<PeerRead>,
+    /// READs and atomic operations of the peer that are not answered completely, the oldest first.
+    pub(super) owed: VecDeque<OwedAnswer>,
     /// The peer's last record was taken.
     pub(super) fin_received: bool,
 }
@@ -205,6 +198,7 @@ impl ShmLink {
                 self.place(head, buf, env)?;
             }
             RecordKind::Read => self.begin_read(head, env)?,
+            RecordKind::Atomic => self.execute_atomic(head, env)?,
             RecordKind::Answer => {
                 let at = self.rx.pos + head.payload_at();
                 let sink = self.tx.take_answer(head.inline as u64).ok_or(UNEXPECTED)?;
@@ -231,21 +225,6 @@ impl ShmLink {
         if head.flags & INVALIDATE != 0 && !own(head.key) {
             return Err(CANNOT_INVALIDATE);
         }
-        Ok(())
-    }
-
-    fn begin_read(&mut self, head: &RecordHead, env: &Env<'_>) -> Result<(), LinkError> {
-        if self.rx.peer_reads.len() >= self.peer.ird as usize {
-            return Err(UNEXPECTED);
-        }
-        if head.total > 0 {
-            let (key, addr, len) = (head.key, head.raddr, head.total);
-            let need = Access { remote_read: true, ..Access::default() };
-            let granted = env.keys.check_remote(env.pd, env.qp, key, addr, len, need);
-            granted.map_err(|fault| access_error(&fault))?;
-            self.rx.peer_reads.push_back(PeerRead { raddr: addr, key, left: len });
-        }
-        self.rx.pos += head.len();
         Ok(())
     }
 

@@ -19,6 +19,7 @@
 
 use std::collections::VecDeque;
 
+use super::answers::{AtomicOperands, OPERANDS_LEN};
 use super::link::{Env, LinkError, LinkPhase, ShmLink, TransferOutcome};
 use super::pending::{PayloadRoute, PendingWr, ReadSink};
 use super::record::{
@@ -28,7 +29,7 @@ use super::ring::{Area, LANE, Mem, Word};
 use super::ring_window::RingWindow;
 use super::sleep::FOR_RECORDS;
 use crate::iwarp::TxWr;
-use crate::mem::{Access, AccessFault, Key, MAX_SGE};
+use crate::mem::{AccessFault, Key, MAX_SGE};
 use crate::rnic::{MESSAGE, SendOp, TermCode, Wc, WcOp, WcStatus};
 use crate::sys::IoVec;
 
@@ -36,15 +37,11 @@ use crate::sys::IoVec;
 pub(super) const MAX_IN_RECORD: usize = MESSAGE as usize;
 /// Bytes put into the lane before the peer is told.
 const LANE_STEP: u64 = 64 << 10;
-/// Bytes of one answer to a READ.
-const ANSWER_STEP: u64 = 8 << 10;
 /// Bytes of records after which it may be worth giving memory back.
 const TRIM_STEP: u64 = 4 << 10;
 
 /// The peer asks for a payload that this side never offered.
 const UNEXPECTED: LinkError = LinkError::Violation(TermCode { layer: 0, etype: 2, code: 6 });
-/// A READ with a key that was revoked.
-const READ_STAG: LinkError = LinkError::Violation(TermCode { layer: 0, etype: 1, code: 0 });
 
 /// The sending half.
 #[derive(Default)]
@@ -66,7 +63,7 @@ pub(super) struct Tx {
     trimmed: u64,
     /// End of the last record that names pieces.
     last_piece_end: u64,
-    /// READs whose answers are not complete.
+    /// READs and atomic operations whose answers are not complete.
     reads: u32,
     /// Bytes put into the lane.
     lane_filled: u64,
@@ -153,8 +150,8 @@ impl Tx {
         LANE.saturating_sub(self.lane_filled.wrapping_sub(mem.theirs(Word::Drained)))
     }
 
-    /// The memory of the oldest incomplete READ for the next `n` bytes of its answer. None if that
-    /// READ awaits fewer bytes, or if there is none.
+    /// The memory of the oldest incomplete READ or atomic operation for the next `n` bytes of its
+    /// answer. None if it awaits fewer bytes, or if there is none.
     pub(super) fn take_answer(&mut self, n: u64) -> Option<ReadSink<'_>> {
         let pending = |e: &&mut PendingWr| e.route == PayloadRoute::Answers && e.received < e.len;
         let entry = self.queue.iter_mut().take(self.written).find(pending)?;
@@ -252,8 +249,8 @@ impl ShmLink {
         self.tx.read_peer_words(&self.mem)?;
         let (pos, filled) = (self.tx.pos, self.tx.lane_filled);
         let mut left = budget as u64;
-        self.answer_reads(env, &mut left)?;
-        self.tx.answer_waits = !self.rx.peer_reads.is_empty();
+        self.answer(env, &mut left)?;
+        self.tx.answer_waits = self.owes_answers();
         self.tx.retire(env);
         while self.tx.written < self.tx.doorbell_upto && self.write_record(self.tx.written) {
             self.tx.written += 1;
@@ -291,6 +288,7 @@ impl ShmLink {
     fn write_record(&mut self, at: usize) -> bool {
         let e = &self.tx.queue[at];
         let (mut kind, mut flags, mut key, mut raddr, mut imm) = (RecordKind::LongSend, 0, 0, 0, 0);
+        let mut atomic = None;
         match e.wr.op {
             SendOp::Send { invalidate, solicited } => {
                 flags = if solicited { SOLICITED } else { 0 };
@@ -308,8 +306,15 @@ impl ShmLink {
                 }
                 (kind, raddr, key) = (RecordKind::Read, a, rkey);
             }
+            SendOp::Atomic { raddr: a, rkey, op } => {
+                if self.tx.reads >= self.peer.ord {
+                    return false;
+                }
+                (kind, raddr, key) = (RecordKind::Atomic, a, rkey);
+                atomic = Some(AtomicOperands::of(op));
+            }
         }
-        let (total, inline) = (e.len, e.wr.head.len());
+        let (total, inline) = (e.len, atomic.map_or(e.wr.head.len(), |_| OPERANDS_LEN));
         let mut head = RecordHead { kind, flags, pieces: 0, inline, raddr, total, key, imm };
         let mut pieces = [RecordPiece::default(); MAX_SGE];
         let route = match self.choose_route(at, &mut head, &mut pieces) {
@@ -322,8 +327,10 @@ impl ShmLink {
         let (pos, whole) = (self.tx.pos, route == PayloadRoute::InRecord);
         let queue = std::mem::take(&mut self.tx.queue);
         let wr = &queue[at].wr;
+        let operands = atomic.map(|a| a.emit());
         let payload = |mem: &Mem, mut at: u64| {
-            mem.put(Area::Ring, at, &IoVec::new(wr.head.as_slice()));
+            let first = operands.as_ref().map_or(wr.head.as_slice(), |o| o.as_slice());
+            mem.put(Area::Ring, at, &IoVec::new(first));
             at += wr.head.len() as u64;
             for seg in wr.sgl.iter().filter(|_| whole) {
                 mem.put(Area::Ring, at, &seg.io_vec(0, seg.len()));
@@ -356,7 +363,7 @@ impl ShmLink {
         pieces: &mut [RecordPiece; MAX_SGE],
     ) -> Option<PayloadRoute> {
         let len = usize::try_from(head.total).ok()?;
-        if head.kind == RecordKind::Read {
+        if matches!(head.kind, RecordKind::Read | RecordKind::Atomic) {
             return Some(PayloadRoute::Answers);
         }
         let in_record = |head: &mut RecordHead| {
@@ -404,29 +411,6 @@ impl ShmLink {
         true
     }
 
-    /// Answers READs of the peer, up to `left` bytes.
-    fn answer_reads(&mut self, env: &Env<'_>, left: &mut u64) -> Result<(), LinkError> {
-        while let Some(&asked) = self.rx.peer_reads.front() {
-            let n = asked.left.min(ANSWER_STEP);
-            let inline = usize::try_from(n).map_err(|_| UNEXPECTED)?;
-            let head = RecordHead::short(RecordKind::Answer, 0, inline);
-            if *left == 0 || !self.reserve(head.len()) {
-                return Ok(());
-            }
-            // Looked up for each answer: the key may be revoked in between.
-            let need = Access { remote_read: true, ..Access::default() };
-            let source = env.keys.check_remote(env.pd, env.qp, asked.key, asked.raddr, n, need);
-            let source = source.map_err(|_| READ_STAG)?;
-            self.append(&head, |mem, at| mem.put(Area::Ring, at, &source.io_vec(inline)), &[]);
-            *left = left.saturating_sub(n);
-            match self.rx.peer_reads.front_mut() {
-                Some(a) if a.left > n => (a.left, a.raddr) = (a.left - n, a.raddr + n),
-                _ => drop(self.rx.peer_reads.pop_front()),
-            }
-        }
-        Ok(())
-    }
-
     /// Puts payload into the lane, up to `left` bytes.
     fn fill_lane(&mut self, left: &mut u64) -> Result<(), LinkError> {
         while let Some((number, done)) = self.tx.lane_queue.front().copied() {
@@ -464,7 +448,7 @@ impl ShmLink {
 
     /// Writes the last record once everything else has left.
     fn send_fin(&mut self) {
-        let all = self.tx.written == self.tx.queue.len() && self.rx.peer_reads.is_empty();
+        let all = self.tx.written == self.tx.queue.len() && !self.owes_answers();
         let head = RecordHead::short(RecordKind::Fin, 0, 0);
         if self.phase == LinkPhase::Closing
             && !self.tx.fin_sent

@@ -338,10 +338,5 @@ impl SoftRnic {
 
 /// The completion of a WR that never left the file queue.
 fn waiting_wc(qp: u32, wr: &TxWr, status: WcStatus) -> Wc {
-    let op = match wr.op {
-        SendOp::Send { .. } => WcOp::Send,
-        SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOp::Write,
-        SendOp::Read { .. } => WcOp::Read,
-    };
-    Wc { status, ..flushed(qp, wr.wr_id, op) }
+    Wc { status, ..flushed(qp, wr.wr_id, wr.op.wc_op()) }
 }

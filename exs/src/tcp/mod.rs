@@ -41,8 +41,8 @@ pub use link::SoftLink;
 use crate::driver::Driver;
 use crate::iwarp::{MAX_INLINE, MAX_PRIVATE_DATA, MAX_READS, TxPool};
 use crate::mem::MAX_SGE;
-use crate::rnic::Caps;
 use crate::rnic::table::IdTable;
+use crate::rnic::{Atomics, Caps};
 use crate::sys::RandomSource;
 
 /// Bytes that one WR may move.
@@ -105,6 +105,7 @@ fn caps() -> Caps {
         windows: true,
         srq_waits: true,
         owns_tcp_port: true,
+        atomics: Atomics::Host,
         within_host: false,
         doorbell_calls: true,
         random_keys: true,

@@ -31,6 +31,7 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         pins: true,
         file_source: false,
         windows: attr.windows,
+        atomics: attr.atomics,
         owns_tcp_port: iwarp,
         within_host: false,
         doorbell_calls: false,

@@ -28,6 +28,7 @@ use crate::rnic::{Mr, Pd, Qp, RnicError, Sge};
 const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 2;
 const REMOTE_READ: u32 = 4;
+const REMOTE_ATOMIC: u32 = 8;
 const MW_BIND: u32 = 16;
 pub(super) const ON_DEMAND: u32 = 64;
 
@@ -74,7 +75,7 @@ pub(super) enum KeyEntry {
 
 fn bits(access: Access) -> u32 {
     let mut bits = 0;
-    if access.local_write || access.remote_write {
+    if access.writes() {
         bits |= LOCAL_WRITE;
     }
     if access.remote_write {
@@ -82,6 +83,9 @@ fn bits(access: Access) -> u32 {
     }
     if access.remote_read {
         bits |= REMOTE_READ;
+    }
+    if access.remote_atomic {
+        bits |= REMOTE_ATOMIC;
     }
     bits
 }
@@ -149,8 +153,7 @@ impl VerbsRnic {
         } else {
             let (reg, odp) = self.pin(&domain, segment, bits(access))?;
             let (lkey, rkey) = reg.keys();
-            let remote = access.remote_read || access.remote_write;
-            (Some(Arc::new(reg)), odp, if remote { rkey } else { lkey })
+            (Some(Arc::new(reg)), odp, if access.is_remote() { rkey } else { lkey })
         };
         let region = VerbsMr {
             pd: pd.0,
@@ -234,9 +237,7 @@ impl VerbsRnic {
             Some(KeyEntry::Exact { reg, segment, access, .. }) => (segment, *access, reg.keys().0),
             _ => return Err(invalid),
         };
-        if need.local_write && !have.local_write && !have.remote_write
-            || need.remote_write && !have.remote_write
-        {
+        if need.local_write && !have.writes() || need.remote_write && !have.remote_write {
             return Err(RnicError::Memory(AccessFault::Rights { key, need, have }));
         }
         slice_of(key, segment, sge.addr, sge.len)?;
@@ -291,7 +292,7 @@ impl VerbsRnic {
         }
         let pd = self.live_qp(qp)?;
         self.check_window(pd, mr, addr, len, access)?;
-        if access.remote_read {
+        if access.remote_read || access.remote_atomic {
             return self.open_window(qp, mr, addr, len, access, false);
         }
         let domain = Arc::clone(&self.pds.get(pd)?.pd);
@@ -325,7 +326,7 @@ impl VerbsRnic {
             return Err(RnicError::Memory(AccessFault::InvalidKey { key }));
         }
         // As in verbs: a window for writing needs memory that may be written at all.
-        if access.remote_write && !(have.local_write || have.remote_write) {
+        if (access.remote_write || access.remote_atomic) && !have.writes() {
             let need = Access::LOCAL;
             return Err(RnicError::Memory(AccessFault::Rights { key, need, have }));
         }

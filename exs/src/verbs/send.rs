@@ -14,7 +14,9 @@ use super::send_budget::Work;
 use super::slots::{CopySlot, SLOT_LEN};
 use crate::mem::{Access, MAX_SGE};
 use crate::rnic::siw_quirk::cut_at_page;
-use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus};
+use crate::rnic::{
+    DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus, check_atomic,
+};
 
 impl VerbsRnic {
     fn check_send(&self, qp: &VerbsQp, wr: &SendWr<'_>) -> Result<(Access, u64), RnicError> {
@@ -40,6 +42,10 @@ impl VerbsRnic {
                     limit("segments of a READ", wr.sges.len() as u64, 1)?;
                     need = Access::REMOTE_WRITE;
                 }
+            }
+            SendOp::Atomic { raddr, .. } => {
+                check_atomic(&self.caps, raddr, wr)?;
+                need = Access::LOCAL;
             }
             SendOp::WriteImm { .. } if !self.caps.write_imm => {
                 return Err(RnicError::Unsupported("WRITE WITH IMMEDIATE"));
@@ -93,8 +99,8 @@ impl VerbsRnic {
             // finds the length of an earlier request.
             count = 1;
         }
-        if self.attr.iwarp && first.is_none() && count == 1 && !matches!(wr.op, SendOp::Read { .. })
-        {
+        let sends = !matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        if self.attr.iwarp && first.is_none() && count == 1 && sends {
             count += split_for_siw(&mut pieces);
         }
         let inline = total > 0 && total <= device_inline && count == 0;
@@ -126,7 +132,7 @@ impl VerbsRnic {
     fn copies(&self, wr: &SendWr<'_>) -> bool {
         let cut =
             || self.attr.iwarp && wr.sges.iter().any(|s| cut_at_page(s.addr, s.len).is_some());
-        let read = matches!(wr.op, SendOp::Read { .. });
+        let read = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
         wr.inline || self.attr.max_sge < 2 && !read && (!wr.head.is_empty() || cut())
     }
 
@@ -304,6 +310,7 @@ fn to_hw_op(op: SendOp) -> (HwOp, WcOp) {
         SendOp::Write { raddr, rkey } => (HwOp::Write { raddr, rkey }, WcOp::Write),
         SendOp::WriteImm { raddr, rkey, imm } => (HwOp::WriteImm { raddr, rkey, imm }, WcOp::Write),
         SendOp::Read { raddr, rkey } => (HwOp::Read { raddr, rkey }, WcOp::Read),
+        SendOp::Atomic { raddr, rkey, op } => (HwOp::Atomic { raddr, rkey, op }, WcOp::Atomic),
     }
 }
 

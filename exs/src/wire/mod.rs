@@ -4,6 +4,7 @@
 //! panics, whatever the bytes) and `emit` into bytes, with the layout drawn above it and a test
 //! vector below. What it must never know: connections, state, memory, time.
 
+pub mod atomics;
 pub mod ddp;
 pub mod exs;
 pub mod mpa;

@@ -23,12 +23,14 @@ pub const TERMINATE_MAX: usize = 4 + 2 + ddp::UNTAGGED_LEN + READ_REQUEST_LEN;
 
 /// Untagged queue of the SENDs.
 pub const QN_SEND: u32 = 0;
-/// Untagged queue of the READ requests.
+/// Untagged queue of the READ requests and of the atomic requests (RFC 7306 section 5.2.1).
 pub const QN_READ: u32 = 1;
 /// Untagged queue of the TERMINATE.
 pub const QN_TERMINATE: u32 = 2;
+/// Untagged queue of the atomic responses (RFC 7306 section 5.2.2).
+pub const QN_ATOMIC: u32 = 3;
 
-/// RDMA messages (RFC 5040 section 4.3, figure 4).
+/// RDMA messages (RFC 5040 section 4.3, figure 4; RFC 7306 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// RDMA WRITE.
@@ -47,6 +49,10 @@ pub enum Opcode {
     SendSolicitedInvalidate = 6,
     /// TERMINATE.
     Terminate = 7,
+    /// Atomic request.
+    AtomicRequest = 10,
+    /// Atomic response.
+    AtomicResponse = 11,
 }
 
 /// The reason why an RDMAP header cannot be parsed.
@@ -55,9 +61,12 @@ pub enum RdmapError {
     /// The header has another version of RDMAP.
     #[error("RDMAP version {0}; only {VERSION} is known")]
     Version(u8),
-    /// Immediate data, atomics (RFC 7306), or an undefined opcode.
+    /// Immediate data (RFC 7306), or an undefined opcode.
     #[error("RDMAP opcode {0} is not known")]
     Opcode(u8),
+    /// An undefined atomic operation.
+    #[error("atomic operation {0} is not known")]
+    Atomic(u32),
     /// The bytes are fewer or more than the header has.
     #[error("an RDMAP header of {len} bytes; {need} were awaited")]
     Length {
@@ -83,6 +92,8 @@ impl Opcode {
             5 => Opcode::SendSolicited,
             6 => Opcode::SendSolicitedInvalidate,
             7 => Opcode::Terminate,
+            10 => Opcode::AtomicRequest,
+            11 => Opcode::AtomicResponse,
             other => return Err(RdmapError::Opcode(other)),
         })
     }
@@ -116,8 +127,9 @@ impl Opcode {
     pub const fn queue(self) -> Option<u32> {
         match self {
             Opcode::Write | Opcode::ReadResponse => None,
-            Opcode::ReadRequest => Some(QN_READ),
+            Opcode::ReadRequest | Opcode::AtomicRequest => Some(QN_READ),
             Opcode::Terminate => Some(QN_TERMINATE),
+            Opcode::AtomicResponse => Some(QN_ATOMIC),
             _ => Some(QN_SEND),
         }
     }
@@ -288,6 +300,8 @@ mod tests {
             (SendSolicited, 0x45, Some(0)),
             (SendSolicitedInvalidate, 0x46, Some(0)),
             (Terminate, 0x47, Some(2)),
+            (AtomicRequest, 0x4a, Some(1)),
+            (AtomicResponse, 0x4b, Some(3)),
         ];
         for (opcode, octet, queue) in all {
             assert_eq!(opcode.control(), octet);
@@ -295,7 +309,7 @@ mod tests {
             assert_eq!(Opcode::parse(octet | 0x30), Ok(opcode), "reserved bits are ignored");
             assert_eq!(opcode.queue(), queue);
         }
-        for opcode in 8..16 {
+        for opcode in [8, 9, 12, 13, 14, 15] {
             assert_eq!(Opcode::parse(0x40 | opcode), Err(RdmapError::Opcode(opcode)));
         }
         assert_eq!(Opcode::parse(0x03), Err(RdmapError::Version(0)));

@@ -11,6 +11,7 @@
 //! its name and the reason, on standard error even if the test runner captures what
 //! tests print; where only a detail differs, the test says which and why.
 
+pub mod atomics;
 pub mod border;
 pub mod connections;
 pub mod fairness;
@@ -118,6 +119,13 @@ macro_rules! rnic_contract {
             reads {
                 reads_bring_data,
                 a_read_is_answered_beside_a_send,
+            }
+            atomics {
+                operations_bring_the_old_value,
+                many_at_once_among_reads,
+                nonsense_is_refused_at_post,
+                what_the_peer_does_not_allow_is_refused,
+                an_end_flushes_them,
             }
             border {
                 few_bytes_across_a_page_are_sent,

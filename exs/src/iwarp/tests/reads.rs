@@ -17,8 +17,7 @@ fn with_crc() -> Pair {
 fn ask(pair: &mut Pair, wr_id: u64) -> (Segment, Segment) {
     let (source, sink) = (segment(&vec![1; LEN]), segment(&vec![0xee; LEN]));
     let rkey = pair.b.window(&source, Access::REMOTE_READ);
-    let access = Access { local_write: true, remote_write: true, remote_read: false };
-    let sink_key = pair.a.key(&sink, access, Scope::QueuePair(PD, 1));
+    let sink_key = pair.a.key(&sink, Access::REMOTE_WRITE, Scope::QueuePair(PD, 1));
     let wr = read(wr_id, source.addr(), rkey, std::slice::from_ref(&sink), sink_key);
     pair.a.engine.post_send(wr).unwrap();
     while pair.a.send(&mut pair.rng, Bite::Whole) {}

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use super::atomics::{atomic, value, words};
 use super::link::*;
 use crate::iwarp::*;
-use crate::mem::{Access, Key, Region, Segment};
+use crate::mem::{Access, AtomicOp, Key, Region, Segment};
 use crate::rnic::{RnicError, SendOp, Wc, WcOp, WcStatus};
 
 type Posted = Result<(), RnicError>;
@@ -12,6 +13,8 @@ type Posted = Result<(), RnicError>;
 /// Bytes of each memory. Destinations are cut from them one after the other.
 pub(super) const MEMORY: usize = 250_000;
 pub(super) const FILLER: u8 = 0xee;
+/// Most additions of one side.
+const ADDITIONS: usize = 500;
 
 /// The requests of one side, and its expectations.
 pub(super) struct Book {
@@ -24,6 +27,12 @@ pub(super) struct Book {
     /// The content that the sink must have at the end, and how much of it is in use.
     pub(super) expect: Vec<u8>,
     pub(super) used: usize,
+    /// A counter to which the peer adds 1 at a time.
+    pub(super) counter: Segment,
+    counter_key: Key,
+    /// The old values that our additions to the peer's counter bring, in order, and their number.
+    olds: Segment,
+    added: usize,
     /// Send WRs: (wr_id, signalled).
     pub(super) sends: VecDeque<(u64, bool)>,
     pub(super) next_wr: u64,
@@ -57,7 +66,13 @@ impl Book {
         let sink = segment(&vec![FILLER; MEMORY]);
         let source_key = side.window(&source, Access::REMOTE_READ);
         let sink_key = side.window(&sink, Access::REMOTE_WRITE);
+        let counter = words(1);
+        let counter_key = side.window(&counter, Access::REMOTE_ATOMIC);
         Book {
+            counter,
+            counter_key,
+            olds: filled(8 * ADDITIONS, 0),
+            added: 0,
             source,
             source_key,
             sink,
@@ -213,7 +228,7 @@ impl Sim {
     }
 
     fn post_send(&mut self, first: bool) {
-        let kind = self.pair.rng.below(3);
+        let kind = self.pair.rng.below(4);
         let (_, side, ..) = self.sides(first);
         if side.engine.outstanding().0 >= 20 {
             return;
@@ -221,6 +236,7 @@ impl Sim {
         let posted = match kind {
             0 => self.post_message(first),
             1 => self.post_write(first),
+            2 => self.post_addition(first),
             _ => self.post_read(first),
         };
         let full =
@@ -290,6 +306,34 @@ impl Sim {
         Some(posted)
     }
 
+    fn post_addition(&mut self, first: bool) -> Option<Posted> {
+        let (rng, side, book, _, peer) = self.sides(first);
+        if book.added == ADDITIONS {
+            return None;
+        }
+        let old = book.olds.slice(8 * book.added, 8).unwrap();
+        let (raddr, rkey) = (peer.counter.addr(), peer.counter_key);
+        let wr = atomic(0, AtomicOp::FetchAdd(1), raddr, rkey, &old);
+        let posted = Sim::post(rng, side, book, wr);
+        book.added += usize::from(posted.is_ok());
+        Some(posted)
+    }
+
+    /// Checks the counters: each addition was done once, in order, and all of them if `all`.
+    fn counters(&self, all: bool) {
+        for (book, peer) in [(&self.a, &self.b), (&self.b, &self.a)] {
+            let sum = usize::try_from(value(&peer.counter, 0)).unwrap();
+            assert!(sum <= book.added && (!all || sum == book.added), "{sum} of {}", book.added);
+            let untouched = filled(8 * ADDITIONS, 0);
+            for i in 0..ADDITIONS {
+                let word = |of: &Segment| contents(&of.slice(8 * i, 8).unwrap());
+                let done = word(&book.olds) == (i as u64).to_ne_bytes();
+                assert!(done || word(&book.olds) == word(&untouched), "old value {i}");
+                assert!(if all { done == (i < book.added) } else { !done || i < sum }, "{i}");
+            }
+        }
+    }
+
     /// Checks the completions that came since the last time.
     pub(super) fn check(&mut self, first: bool) {
         let (_, side, book, ..) = self.sides(first);
@@ -355,6 +399,7 @@ impl Sim {
     /// Checks the memory. If the run ended well, all of it has its final content. Otherwise each
     /// byte has its final or its first value.
     pub(super) fn memory(&self, all: bool) {
+        self.counters(all);
         for book in [&self.a, &self.b] {
             let got = contents(&book.sink);
             let good = got

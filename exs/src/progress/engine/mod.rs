@@ -45,6 +45,7 @@
 //! on the eager path that marks no socket ends at once.
 
 mod accepts;
+mod atomic;
 mod attend;
 mod batch;
 mod cm;

@@ -205,6 +205,7 @@ impl Sock {
             handshake_timeout: self.opts.connect_timeout.max(Duration::from_millis(1)),
             ring_idle: Some(Duration::from_secs(30)),
             confirm: !caps.small_reads,
+            atomics: caps.atomics,
             features: Hello::FEATURES,
             force_announce: None,
         }

@@ -5,6 +5,7 @@
 //! transmitted and not when it is posted, completions come late. The test fails at once if a
 //! connection sends into no receive, uses a key that is not its own, or posts too much.
 
+mod atomic;
 mod port;
 
 pub(in crate::session::sim) use port::LinkEnd;
@@ -47,6 +48,7 @@ pub(super) enum Frame {
         wr: u64,
         data: Vec<u8>,
     },
+    AtomicReq(atomic::AtomicReq),
     /// An orderly end.
     Fin,
     /// An abrupt one, of this kind for the receiver.
@@ -273,6 +275,9 @@ impl Net {
                 Frame::Write { raddr, rkey, data, placed: 0, imm: Some(imm), wr }
             }
             SendOp::Read { raddr, rkey } => Frame::ReadReq { wr, raddr, rkey, len: 0 },
+            SendOp::Atomic { raddr, rkey, op } => {
+                return self.ask(side, atomic::AtomicReq { wr, raddr, rkey, op });
+            }
         };
         if let Frame::ReadReq { raddr, rkey, .. } = frame {
             let len = self.track(side, wr).map_or(0, |t| t.sink.as_ref().map_or(0, Segment::len));
@@ -305,7 +310,7 @@ impl Net {
         while let Some(status) = self.sides[side].tracks.front().and_then(|t| t.status)
             && let Some(track) = self.sides[side].tracks.pop_front()
         {
-            if track.op == WcOp::Read {
+            if matches!(track.op, WcOp::Read | WcOp::Atomic) {
                 self.sides[side].reads -= 1;
             }
             if track.signaled || status != WcStatus::Success {
@@ -341,8 +346,8 @@ impl Net {
         let wrs: Vec<u64> = s.tracks.iter().map(|t| t.wr).collect();
         for wr in wrs {
             let track = self.track(side, wr).map(|t| (t.op, t.status));
-            // A TERMINATE speaks of the READ or WRITE that it answers.
-            let own = matches!(track, Some((WcOp::Read | WcOp::Write, _)));
+            // A TERMINATE speaks of the one-sided operation that it answers.
+            let own = matches!(track, Some((WcOp::Read | WcOp::Write | WcOp::Atomic, _)));
             let this = if own {
                 std::mem::replace(&mut status, WcStatus::Flushed)
             } else {
@@ -398,13 +403,11 @@ impl Net {
                 Arrival::Nothing
             }
             Frame::ReadResp { wr, data } => {
-                if let Some(track) = self.track(side, wr) {
-                    track.bytes = data.len() as u64;
-                    if let Some(sink) = &track.sink {
-                        sink.write_at(0, &data);
-                    }
-                }
-                self.complete(side, wr, WcStatus::Success);
+                self.answered(side, wr, &data);
+                Arrival::Nothing
+            }
+            Frame::AtomicReq(req) => {
+                self.execute(side, &req);
                 Arrival::Nothing
             }
             Frame::Fin => {

@@ -12,7 +12,7 @@ use crate::time::Time;
 use super::link::{Arrival, LinkEnd, Net};
 use super::rng::Rng;
 use super::user::iovec;
-use crate::mem::{Access, Key, Region};
+use crate::mem::{Access, AtomicOp, Atomics, Key, Region};
 use crate::wire::exs::{MAX_HEADER, Message, Piggyback};
 
 /// Memory of a receive.
@@ -54,6 +54,11 @@ impl Pair {
 
     /// Two sessions that know each other's hellos, but are not connected.
     pub(in crate::session) fn unmet(cfg: SessionConfig) -> Pair {
+        Pair::of([cfg.clone(), cfg])
+    }
+
+    /// The same, with a configuration for each.
+    pub(in crate::session) fn of([cfg, other]: [SessionConfig; 2]) -> Pair {
         let caps = Caps {
             name: "pair".into(),
             write_imm: true,
@@ -62,6 +67,7 @@ impl Pair {
             write_acked: false,
             small_reads: true,
             file_source: true,
+            atomics: Atomics::Device,
             max_sge: 6,
             max_inline: 256,
             max_msg: 1 << 30,
@@ -76,8 +82,8 @@ impl Pair {
             (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
             side.caps.small_reads = !cfg.confirm;
         }
-        let a = Session::initiator(cfg.clone());
-        let (b, reply) = Session::responder(cfg, &a.hello()).unwrap();
+        let a = Session::initiator(cfg);
+        let (b, reply) = Session::responder(other, &a.hello()).unwrap();
         let done = [VecDeque::new(), VecDeque::new()];
         Pair { net, sessions: [a, b], reply, done, frames: [0; 2], fill: 0 }
     }
@@ -179,7 +185,9 @@ impl Pair {
     pub(in crate::session) fn export(&mut self, side: usize, len: usize) -> (Buf, Key) {
         let buf = self.memory(side, &[len], 0).remove(0);
         self.net.sides[side].binding_export = true;
-        let key = self.with(side, |s, end| s.export(end, &buf, Access::ALL)).unwrap();
+        let atomic = self.sessions[side].cfg.atomics > Atomics::None;
+        let access = Access { remote_atomic: atomic, ..Access::ALL };
+        let key = self.with(side, |s, end| s.export(end, &buf, access)).unwrap();
         self.net.sides[side].binding_export = false;
         (buf, key)
     }
@@ -204,6 +212,20 @@ impl Pair {
         let (raddr, sink) = (from.0.seg.addr() + at, bufs[0].clone());
         self.with(0, |s, _| s.post_read(now, op, raddr, from.1, sink)).unwrap();
         Memory(bufs)
+    }
+
+    /// Adds to the word at an offset of an export.
+    pub(in crate::session) fn fetch_add(
+        &mut self,
+        op: u64,
+        of: &(Buf, Key),
+        at: u64,
+        add: u64,
+    ) -> Result<Memory, OpError> {
+        let bufs = self.memory(0, &[8], 0);
+        let (raddr, old) = (of.0.seg.addr() + at, bufs[0].clone());
+        let what = AtomicOp::FetchAdd(add);
+        self.with(0, |s, _| s.post_atomic(op, raddr, of.1, what, old)).map(|()| Memory(bufs))
     }
 
     /// A message of the peer's arrives, by the rules or not.

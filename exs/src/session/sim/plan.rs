@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::rnic::Caps;
+use crate::rnic::{Atomics, Caps};
 use crate::session::{Announce, SessionConfig};
 use crate::time::Time;
 use crate::wire::exs::{Hello, SocketKind};
@@ -42,6 +42,7 @@ impl Plan {
             small_reads: true,
             file_source: true,
             windows: true,
+            atomics: Atomics::Host,
             max_sge: rng.size(1, 6),
             max_inline: rng.pick(&[48, 64, 256]),
             max_msg: rng.pick(&[17, 1000, 1 << 30]),
@@ -67,6 +68,7 @@ impl Plan {
             handshake_timeout: Duration::from_secs(5),
             ring_idle: rng.one_in(2).then(|| Duration::from_millis(rng.range(1, 20))),
             confirm: rng.one_in(2),
+            atomics: rng.pick(&[Atomics::None, Atomics::Device, Atomics::Host]),
             features: rng.pick(&[Hello::FEATURES, Hello::FEATURES, Hello::INVALIDATE, 0]),
             force_announce: rng.one_in(3).then_some(Announce::WriteSend),
         };

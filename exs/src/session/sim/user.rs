@@ -29,6 +29,8 @@ pub(super) enum Kind {
         target: Segment,
         confirm: bool,
     },
+    /// An addition of 1 to the peer's counter.
+    Add,
     Shutdown,
     Close,
 }
@@ -87,6 +89,10 @@ pub(super) struct User {
     /// What the peer may read, and where the peer may write (with the next free byte).
     pub(super) readable: Option<(Buf, u32)>,
     pub(super) writable: Option<(Buf, u32, usize)>,
+    /// The counter to which the peer may add.
+    pub(super) counter: Option<(Buf, u32)>,
+    /// Additions of this user's that were done, and those that may have been.
+    added: (u64, u64),
     pub(super) closing: bool,
     pub(super) shut: bool,
     pub(super) eof: bool,
@@ -172,8 +178,33 @@ impl User {
                     self.unwritten.push(target.slice(bytes, target.len() - bytes).unwrap());
                 }
             }
+            Kind::Add => self.addition_done(done),
             Kind::Shutdown | Kind::Close => {}
         }
+    }
+
+    /// Additions are done in order, each once, and an event says the truth.
+    fn addition_done(&mut self, done: &Done) {
+        match done.result {
+            Ok(()) => {
+                assert_eq!((done.bytes, done.total), (8, self.added.0), "the counter's old value");
+                self.added.0 += 1;
+            }
+            Err(OpError::Cancelled) => assert_eq!(done.bytes, 0, "cancelled after it was done"),
+            Err(_) => self.added.1 += 1,
+        }
+    }
+
+    /// The peer's counter has what this user added.
+    pub(super) fn check_counter(&self, peer: &User) {
+        let Some((counter, _)) = &peer.counter else { return };
+        let mut word = [0; 8];
+        counter.seg.read_at(0, &mut word);
+        let (value, (done, unsure)) = (u64::from_ne_bytes(word), self.added);
+        assert!(
+            (done..=done + unsure).contains(&value),
+            "{value} in a counter after {done} additions and {unsure} that may have been done"
+        );
     }
 
     fn give_back(&mut self, net: &mut Net, side: usize, op: &Op, done: &Done) -> Vec<u8> {

@@ -267,6 +267,7 @@ impl World {
             let left: Vec<_> = user.ops.keys().collect();
             assert!(left.is_empty(), "side {side}: {left:?} have not ended: {:?}", self.plan);
             user.check_returned();
+            self.users[side].check_counter(&self.users[1 - side]);
             let s = &self.net.sides[side];
             assert!(s.windows.is_empty(), "side {side}: a window is left");
             let session = self.session(side);

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 
 use super::abi as sys;
 use super::profile::Profile;
+use crate::mem::Atomics;
 
 /// An open device. librdmacm has opened it, and keeps it open as long as the process lives. So this
 /// is only a name for it, and may be copied.
@@ -38,6 +39,8 @@ pub(in super::super) struct Attr {
     pub(in super::super) max_ord: u32,
     /// Type-2 memory windows.
     pub(in super::super) windows: bool,
+    /// Atomic operations that it executes for its peers.
+    pub(in super::super) atomics: Atomics,
     /// On-demand paging for all operations of the driver on reliable connections.
     pub(in super::super) odp: bool,
     pub(in super::super) ports: u8,
@@ -114,6 +117,15 @@ const LAST_WQE: i32 = 16;
 const QP_EVENTS: [i32; 8] = [1, 2, 3, 4, 5, 6, 7, 16];
 /// Events whose element is a port.
 const PORT_EVENTS: [i32; 7] = [9, 10, 11, 12, 13, 17, 18];
+
+/// The meaning of a raw `ibv_atomic_cap`. A value that is not known promises nothing.
+fn atomics(cap: sys::ibv_atomic_cap::Type) -> Atomics {
+    match cap {
+        sys::ibv_atomic_cap::IBV_ATOMIC_HCA => Atomics::Device,
+        sys::ibv_atomic_cap::IBV_ATOMIC_GLOB => Atomics::Host,
+        _ => Atomics::None,
+    }
+}
 
 fn count(n: std::os::raw::c_int) -> u32 {
     u32::try_from(n).unwrap_or(0)
@@ -205,6 +217,7 @@ impl Device {
             max_ird: count(o.max_qp_rd_atom),
             max_ord: count(o.max_qp_init_rd_atom),
             windows: flags & windows != 0,
+            atomics: atomics(o.atomic_cap),
             odp: a.odp_caps.general_caps & 1 != 0
                 && a.odp_caps.per_transport_caps.rc_odp_caps & odp_ops == odp_ops,
             ports: o.phys_port_cnt,

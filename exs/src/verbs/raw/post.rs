@@ -7,6 +7,7 @@ use super::abi as sys;
 use super::cm::{CmId, gone};
 use super::profile::Profile;
 use super::{Registration, Window};
+use crate::mem::AtomicOp;
 
 /// A segment of registered memory, with the device's own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,7 @@ pub(in super::super) enum HwOp {
     Write { raddr: u64, rkey: u32 },
     WriteImm { raddr: u64, rkey: u32, imm: u32 },
     Read { raddr: u64, rkey: u32 },
+    Atomic { raddr: u64, rkey: u32, op: AtomicOp },
     Bind { window: WindowRef, addr: u64, len: u64, access: u32 },
 }
 
@@ -120,6 +122,21 @@ impl Staged {
                 wr.wr = at(raddr, rkey);
                 op::IBV_WR_RDMA_READ
             }
+            HwOp::Atomic { raddr: remote_addr, rkey, op: AtomicOp::FetchAdd(compare_add) } => {
+                let atomic = sys::atomic_t { remote_addr, compare_add, swap: 0, rkey };
+                wr.wr = sys::wr_t { atomic };
+                op::IBV_WR_ATOMIC_FETCH_AND_ADD
+            }
+            HwOp::Atomic {
+                raddr: remote_addr,
+                rkey,
+                op: AtomicOp::CompareSwap { expected, new },
+            } => {
+                let compare_add = expected;
+                let atomic = sys::atomic_t { remote_addr, compare_add, swap: new, rkey };
+                wr.wr = sys::wr_t { atomic };
+                op::IBV_WR_ATOMIC_CMP_AND_SWP
+            }
             HwOp::Bind { window, addr, len, access } => {
                 let info = sys::ibv_mw_bind_info {
                     mr: window.mr,
@@ -168,6 +185,9 @@ fn chain(
     let mut used = 0;
     for s in staged {
         Profile::current().post(s.sges).map_err(|e| (0, e))?;
+        if matches!(s.op, HwOp::Atomic { .. }) {
+            Profile::current().atomic().map_err(|e| (0, e))?;
+        }
         assert!(used + s.sges <= sges.len(), "a staged request's SGEs are staged with it");
         // In bounds: just asserted.
         scratch.wrs.push(s.fill(base.wrapping_add(used)));

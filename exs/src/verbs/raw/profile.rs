@@ -9,6 +9,7 @@
 use std::io;
 
 use super::device::Attr;
+use crate::mem::Atomics;
 
 /// The limits of an adapter, and the functions that it has.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(super) struct Profile {
     /// READs that a queue pair answers and issues at a time.
     max_rd_atomic: u32,
     windows: bool,
+    /// Atomic operations.
+    atomics: bool,
     /// It reports `IBV_EVENT_QP_LAST_WQE_REACHED`.
     last_wqe: bool,
 }
@@ -38,6 +41,7 @@ const PLAIN: Profile = Profile {
     max_inline: u32::MAX,
     max_rd_atomic: u32::MAX,
     windows: true,
+    atomics: true,
     last_wqe: true,
 };
 
@@ -51,6 +55,7 @@ const PROFILES: [Profile; 6] = [
         max_inline: 101,
         max_rd_atomic: 32,
         windows: false,
+        atomics: false,
         last_wqe: false,
         ..PLAIN
     },
@@ -71,6 +76,7 @@ const PROFILES: [Profile; 6] = [
         max_sge: 3,
         max_inline: 0,
         windows: false,
+        atomics: false,
         last_wqe: false,
         ..PLAIN
     },
@@ -82,6 +88,7 @@ const PROFILES: [Profile; 6] = [
         max_qp_wr: 1024,
         max_rd_atomic: 32,
         windows: false,
+        atomics: false,
         last_wqe: false,
         ..PLAIN
     },
@@ -97,6 +104,7 @@ const PROFILES: [Profile; 6] = [
         max_inline: 0,
         max_rd_atomic: 1,
         windows: false,
+        atomics: false,
         last_wqe: false,
     },
 ];
@@ -133,6 +141,9 @@ impl Profile {
         attr.max_ird = attr.max_ird.min(self.max_rd_atomic);
         attr.max_ord = attr.max_ord.min(self.max_rd_atomic);
         attr.windows &= self.windows;
+        if !self.atomics {
+            attr.atomics = Atomics::None;
+        }
     }
 
     /// # Errors
@@ -174,6 +185,12 @@ impl Profile {
     }
 
     /// # Errors
+    /// EOPNOTSUPP: it has no atomic operations.
+    pub(super) fn atomic(&self) -> io::Result<()> {
+        refuse_unless(self.atomics, libc::EOPNOTSUPP)
+    }
+
+    /// # Errors
     /// EINVAL: a work request has too many segments.
     pub(super) fn post(&self, sges: usize) -> io::Result<()> {
         refuse_unless(u32::try_from(sges).is_ok_and(|n| n <= self.max_sge), libc::EINVAL)
@@ -211,11 +228,13 @@ mod tests {
                 max_ird: max,
                 max_ord: max,
                 windows: true,
+                atomics: Atomics::Device,
                 ..Attr::default()
             };
             profile.lower(&mut attr);
             assert_eq!(profile.create_srq().is_ok(), attr.max_srq > 0, "{profile:?}");
             assert_eq!(profile.alloc_mw().is_ok(), attr.windows, "{profile:?}");
+            assert_eq!(profile.atomic().is_ok(), attr.atomics > Atomics::None, "{profile:?}");
             assert!(profile.create_cq(attr.max_cqe).is_ok());
             let (wrs, sges) = ((attr.max_qp_wr, 1), (attr.max_sge, 1));
             assert!(profile.create_qp(wrs, sges, profile.max_inline).is_ok());

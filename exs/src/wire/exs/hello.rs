@@ -146,6 +146,10 @@ impl Hello {
     /// Feature of one side: its peer must confirm WRITEs towards it by CONFIRM, which it answers,
     /// and not by READs of no bytes.
     pub const CONFIRM: u32 = 1 << 16;
+    /// Feature of one side: its RNIC executes atomic operations of its peer.
+    pub const ATOMICS: u32 = 1 << 17;
+    /// Feature of one side, with [`Hello::ATOMICS`]: these are atomic with the processors of its host.
+    pub const ATOMICS_HOST: u32 = 1 << 18;
 
     /// Writes the hello to the start of `out` and returns its length, [`HELLO_LEN`].
     pub fn emit(&self, out: &mut [u8; MAX_HELLO]) -> usize {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::mem::{Access, Key, Region, Segment};
 use crate::rnic::{
     Caps, Disconnect, DisconnectCause, EagerSend, HEAD, Mr, QpState, RnicError, SendOp, SendWr,
-    Sge, WcOp, WcStatus,
+    Sge, WcOp, WcStatus, check_atomic,
 };
 use crate::session::{Buf, Port};
 use crate::sys::IoVec;
@@ -60,6 +60,12 @@ impl Port for LinkEnd<'_> {
                 assert!(s.reads <= s.ord, "more READs than agreed");
                 (WcOp::Read, parts.first().cloned())
             }
+            SendOp::Atomic { raddr, .. } => {
+                check_atomic(&s.caps, raddr, wr)?;
+                s.reads += 1;
+                assert!(s.reads <= s.ord, "more READs and atomic operations than agreed");
+                (WcOp::Atomic, parts.first().cloned())
+            }
         };
         if matches!(wr.op, SendOp::WriteImm { .. }) {
             assert!(s.caps.write_imm);
@@ -80,7 +86,7 @@ impl Port for LinkEnd<'_> {
                 copied.extend(bytes);
             }
         }
-        if op == WcOp::Read {
+        if matches!(op, WcOp::Read | WcOp::Atomic) {
             later.clear();
         }
         let posted =

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::mem::Access;
+use crate::mem::{Access, AtomicOp, Atomics};
 use crate::rnic::EagerSend;
 use crate::session::{Buf, Done, OpError, RecvOpts, SendSource};
 
@@ -184,9 +184,42 @@ impl World {
             self.with(side, |s, end| s.export(end, &buf, access)).ok().map(|key| (buf, key))
         });
         self.net.sides[side].binding_export = false;
+        self.export_counter(side);
         let [read, write] = keys;
         self.users[side].readable = read;
         self.users[side].writable = write.map(|(buf, key)| (buf, key, 0));
+    }
+
+    /// Opens a counter, once, where the device executes additions.
+    fn export_counter(&mut self, side: usize) {
+        if self.users[side].counter.is_some() {
+            return;
+        }
+        self.net.sides[side].binding_export = true;
+        let buf = self.users[side].memory(&mut self.net, side, &[8], &[0; 8]).remove(0);
+        let access = Access::REMOTE_ATOMIC;
+        let key = self.with(side, |s, end| s.export(end, &buf, access));
+        self.net.sides[side].binding_export = false;
+        let none = self.plan.cfg[side].atomics == Atomics::None;
+        assert!(!none || key.is_err(), "an export that the peer cannot use");
+        self.users[side].counter = key.ok().map(|key| (buf, key));
+    }
+
+    /// Adds to the peer's counter, if both sides can.
+    fn post_addition(&mut self, side: usize) {
+        let Some((counter, key)) = self.users[1 - side].counter.clone() else { return };
+        let op = self.users[side].op();
+        let bufs = self.users[side].memory(&mut self.net, side, &[8], &[]);
+        let (old, what) = (bufs[0].clone(), AtomicOp::FetchAdd(1));
+        let raddr = counter.seg.addr();
+        match self.with(side, |s, _| s.post_atomic(op, raddr, key, what, old)) {
+            Ok(()) => {
+                let none = self.plan.cfg.iter().any(|c| c.atomics == Atomics::None);
+                assert!(!none, "posted, although one side has no atomic operations");
+                drop(self.users[side].ops.insert(op, Op { kind: Kind::Add, bufs }));
+            }
+            Err(_) => self.net.deregister(side, &bufs[0]),
+        }
     }
 
     /// Closes an export; the peer may or may not know.
@@ -202,6 +235,9 @@ impl World {
     }
 
     fn post_sided(&mut self, side: usize) {
+        if self.rng.one_in(3) {
+            return self.post_addition(side);
+        }
         let now = self.net.now;
         let op = self.users[side].op();
         if self.rng.one_in(2) {

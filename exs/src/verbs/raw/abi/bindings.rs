@@ -73,6 +73,8 @@ pub union ibv_async_event_element_t {
 }
 pub mod ibv_atomic_cap {
     pub type Type = libc::c_uint;
+    pub const IBV_ATOMIC_HCA: Type = 1;
+    pub const IBV_ATOMIC_GLOB: Type = 2;
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -597,6 +599,8 @@ pub mod ibv_wr_opcode {
     pub const IBV_WR_RDMA_WRITE_WITH_IMM: Type = 1;
     pub const IBV_WR_SEND: Type = 2;
     pub const IBV_WR_RDMA_READ: Type = 4;
+    pub const IBV_WR_ATOMIC_CMP_AND_SWP: Type = 5;
+    pub const IBV_WR_ATOMIC_FETCH_AND_ADD: Type = 6;
     pub const IBV_WR_BIND_MW: Type = 8;
     pub const IBV_WR_SEND_WITH_INV: Type = 9;
 }
@@ -1075,6 +1079,8 @@ super::compare::layouts! {
         _ABI_placeholder3, sz, context };
     type wr_t { rdma, atomic, ud };
     type xrc_t { remote_srqn };
+    const ibv_atomic_cap::IBV_ATOMIC_GLOB;
+    const ibv_atomic_cap::IBV_ATOMIC_HCA;
     const ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A;
     const ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     const ibv_mw_type::IBV_MW_TYPE_2;
@@ -1089,6 +1095,8 @@ super::compare::layouts! {
     const ibv_wc_flags::IBV_WC_IP_CSUM_OK;
     const ibv_wc_flags::IBV_WC_WITH_IMM;
     const ibv_wc_flags::IBV_WC_WITH_INV;
+    const ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+    const ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
     const ibv_wr_opcode::IBV_WR_BIND_MW;
     const ibv_wr_opcode::IBV_WR_RDMA_READ;
     const ibv_wr_opcode::IBV_WR_RDMA_WRITE;
