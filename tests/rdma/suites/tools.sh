@@ -64,6 +64,51 @@ rdma_write() { # LISTEN
     until_true 10 gone "$server"
 }
 
+# doctor STATUS ARGUMENTS...: exs-info --doctor ends with this status; what it said is in $temp/doctor.
+doctor() {
+    local wanted=$1 status=0
+    shift
+    within 60 "$RDMA_BIN/exs-info" --doctor --device "$device" "$@" >"$temp/doctor" || status=$?
+    cat "$temp/doctor"
+    [ "$status" = "$wanted" ] || { echo "status $status, not $wanted"; return 1; }
+}
+finds() { grep -E "^$1" "$temp/doctor" || { echo "no line: $1"; return 1; }; }
+
+doctor_finds_nothing() {
+    doctor 0
+    finds "ok +port +$device port 1 is up"
+    finds "ok +address +$device: .*$addr"
+    if [ "$kind" = rxe ]; then finds "ok +mtu"; fi
+    if [ "$EXS_TRANSPORT" = verbs ]; then finds "ok +self .* by verbs \($device\): 1 MiB there and back"; fi
+}
+
+doctor_connects() {
+    serve "$RDMA_BIN/exs-info" --doctor --serve="$1"
+    doctor 0 "$at"
+    finds "ok +peer .* by $EXS_TRANSPORT.*: 1 MiB there and back"
+    end "$server"
+    # Nothing listens there any more.
+    doctor 1 "$at"
+    finds "FAULT +peer"
+}
+
+# The limits of a user, and an interface that has lost its addresses. The last check: they stay lost.
+doctor_finds() {
+    chmod a+rx "$temp" && : >"$temp/doctor" && chmod a+rw "$temp/doctor"
+    local status=0
+    setpriv --reuid=1000 --regid=1000 --clear-groups bash -c \
+        "ulimit -l 8192 -n 256 && exec '$RDMA_BIN/exs-info' --doctor --device $device" >"$temp/doctor" || status=$?
+    cat "$temp/doctor"
+    [ "$status" = 3 ]
+    finds "WARNING +memlock"
+    finds "WARNING +nofile"
+    local interface
+    interface=$(ip -o addr show to "$addr" | awk '{ print $2 }')
+    ip addr flush dev "$interface"
+    doctor 3
+    finds "WARNING +address +$device: no address"
+}
+
 before=$(census)
 check "exs-cp of a tree, there and back" copy_both_ways "$addr:0"
 check "exs-cp by IPv6" copy_both_ways "[$addr6]:0"
@@ -75,5 +120,8 @@ check "exs-pingpong, sleeping" pingpong "$addr:0" --iters 50 --wait notify
 check "exs-pingpong by IPv6" pingpong "[$addr6]:0" --iters 50
 check "exs-pingpong, listening on all addresses" wildcard
 check "exs-rdma-write" rdma_write "$addr:0"
+check "exs-info --doctor finds nothing wrong" doctor_finds_nothing
+check "exs-info --doctor and a peer" doctor_connects "$addr:0"
+check "exs-info --doctor finds limits and lost addresses" doctor_finds
 check "nothing is left of them" no_leaks "$before"
 finish

@@ -6,8 +6,8 @@ use super::host::{Access, Host};
 
 /// A process with a few connections over a device registers this much.
 const LOCKED_ENOUGH: u64 = 64 << 20;
-/// With less a device has no room for its shared receive queue.
-const LOCKED_LEAST: u64 = 16 << 20;
+/// With less a device has no room for its slots.
+const LOCKED_LEAST: u64 = 4 << 20;
 /// Descriptors for a few hundred connections and the program's own files.
 const FILES_ENOUGH: u64 = 1024;
 /// Rings and receive slots of a hundred busy connections.

@@ -56,11 +56,8 @@ fn ports(host: &Host) -> Vec<Finding> {
     let all_down = |d: &Rdma| !d.ports.is_empty() && d.ports.iter().all(|p| p.state != "ACTIVE");
     if host.insists && host.devices.iter().all(all_down) && !host.devices.is_empty() {
         found.push(
-            Finding::fault(
-                "port",
-                "no port of an RDMA device is up, and no other transport may be used",
-            )
-            .advice("see above; or allow other transports: EXS_TRANSPORT=auto"),
+            Finding::fault("port", "no port of the RDMA devices that were asked for is up")
+                .advice("see above; or ask for no device: EXS_TRANSPORT=auto, without --device"),
         );
     }
     found
