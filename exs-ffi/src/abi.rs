@@ -81,6 +81,10 @@ constants! {
     EXS_SO_CRC = 9;
     EXS_SO_ROUTE = 10;
     EXS_SO_POLLABLE = 11;
+    EXS_SO_RETRY_COUNT = 12;
+    EXS_SO_RNR_RETRY_COUNT = 13;
+    EXS_SO_RNR_TIMER = 14;
+    EXS_SO_ACK_TIMEOUT = 15;
 }
 
 /// `exs_iovec_t`

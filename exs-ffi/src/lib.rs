@@ -40,6 +40,7 @@ mod late;
 mod memory;
 mod options;
 mod pair;
+mod path;
 mod poll;
 mod pollable;
 pub mod ptr;

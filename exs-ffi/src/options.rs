@@ -16,6 +16,7 @@ use crate::connect::os;
 use crate::data::not_ours;
 use crate::error::{Fail, Result, border};
 use crate::kernel;
+use crate::path::{self, PathValue};
 use crate::pollable;
 use crate::ptr::{In, Out};
 use crate::queues::duration;
@@ -179,6 +180,7 @@ fn set(
             }
             change(entry, |o| o.v6_only = on)
         }
+        _ if path::is_class(entry, level, name) => path::set_class(entry, value(from, len)?),
         (SOL_EXS, EXS_SO_POLLABLE) => pollable::set(entry, fd, switch(from, len)?),
         (SOL_EXS, _) => set_own(entry, name, from, len),
         _ => Err(UNKNOWN),
@@ -220,6 +222,10 @@ fn set_own(entry: &Entry, name: c_int, from: In<c_void>, len: socklen_t) -> Resu
             let time = time(from, len)?;
             change(entry, |o| o.dead_after = time)
         }
+        EXS_SO_RETRY_COUNT | EXS_SO_RNR_RETRY_COUNT => {
+            path::set_count(entry, name, value(from, len)?)
+        }
+        EXS_SO_RNR_TIMER | EXS_SO_ACK_TIMEOUT => path::set_timer(entry, name, time(from, len)?),
         EXS_SO_CRC => {
             let on = switch(from, len)?;
             change(entry, |o| o.crc = on)
@@ -299,6 +305,7 @@ fn get(entry: &Entry, level: c_int, name: c_int) -> Result<Value> {
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
             return Err(Fail::fixed(libc::EOPNOTSUPP, "an option of AF_INET6"));
         }
+        _ if path::is_class(entry, level, name) => Value::Int(path::class(&o)),
         (SOL_EXS, _) => return get_own(entry, name, o),
         _ => return Err(UNKNOWN),
     })
@@ -326,7 +333,11 @@ fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
             }
         },
         EXS_SO_POLLABLE => Value::Int(c_int::from(entry.face.is_shown())),
-        _ => return Err(UNKNOWN),
+        _ => match path::get(&o.path, name) {
+            Some(PathValue::Count(n)) => Value::Int(n),
+            Some(PathValue::Time(t)) => Value::Time(t),
+            None => return Err(UNKNOWN),
+        },
     })
 }
 

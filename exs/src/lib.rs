@@ -145,10 +145,11 @@ pub use api::raw as __ffi;
 pub use api::{
     Atomics, Blocking, Buffer, Candidate, Completion, Counters, DeviceInfo, DisconnectCause, Error,
     Event, EventKind, EventQueue, Export, Failed, Host, Interest, KernelAddr, KernelSocket,
-    MemError, MemoryRegion, OpError, Options, Packet, Part, PortInfo, QueueOptions, Readiness,
-    RecvFlags, Refused, RemoteBuffer, RemoteBufferError, Rights, RnicError, Route, SessionError,
-    Shard, Socket, SocketStream, SocketType, TermCode, ToHost, Token, Transport, TransportInfo,
-    Violation, WaitPolicy, counters, error, explain, parse_size, parse_time, transports,
+    MemError, MemoryRegion, OpError, Options, Packet, Part, PathOptions, PortInfo, QueueOptions,
+    Readiness, RecvFlags, Refused, RemoteBuffer, RemoteBufferError, Rights, RnicError, Route,
+    SessionError, Shard, Socket, SocketStream, SocketType, TermCode, ToHost, Token, Transport,
+    TransportInfo, Violation, WaitPolicy, counters, error, explain, parse_size, parse_time,
+    transports,
 };
 
 #[cfg(feature = "futures")]

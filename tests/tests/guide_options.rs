@@ -23,6 +23,10 @@ fn limit(t: Option<Duration>) -> String {
     t.map_or("none".to_owned(), time)
 }
 
+fn count(n: Option<u8>) -> String {
+    n.map_or("none".to_owned(), |n| n.to_string())
+}
+
 fn switch(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
@@ -49,6 +53,11 @@ fn defaults() -> Vec<(&'static str, String)> {
         ("no_delay", switch(o.no_delay)),
         ("crc", switch(o.crc)),
         ("v6_only", switch(o.v6_only)),
+        ("traffic_class", count(o.path.traffic_class)),
+        ("retry_count", count(o.path.retry_count)),
+        ("rnr_retry_count", count(o.path.rnr_retry_count)),
+        ("rnr_timer", limit(o.path.rnr_timer)),
+        ("ack_timeout", limit(o.path.ack_timeout)),
         ("QueueOptions::depth", q.depth.to_string()),
         ("QueueOptions::wait", format!("{:?}", q.wait).to_lowercase()),
         (
@@ -86,5 +95,7 @@ fn no_option_is_forgotten() {
     };
     let mut all = fields(format!("{:?}", Options::default()), "");
     all.extend(fields(format!("{:?}", QueueOptions::default()), "QueueOptions::"));
+    // The part has its fields beside it.
+    all.retain(|name| name != "path");
     assert_eq!(all, named);
 }

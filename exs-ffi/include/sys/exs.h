@@ -424,7 +424,9 @@ int exs_fcntl(int fd, int command, ...);
  *   IPPROTO_TCP  TCP_NODELAY; TCP_CORK TCP_QUICKACK (accepted, without effect);
  *                TCP_MAXSEG (read only): most data that travel in one message
  *                TCP_INFO (read only): tcpi_state, and that size; the rest is 0
- *   IPPROTO_IPV6 IPV6_V6ONLY
+ *   IPPROTO_IP   IP_TOS        before connect or listen: DSCP times 4, on RDMA devices too;
+ *                              without effect on shared memory
+ *   IPPROTO_IPV6 IPV6_V6ONLY; IPV6_TCLASS as IP_TOS
  *   SOL_EXS      EXS_SO_...           extensions, see below
  * On kernel sockets SO_ASYNC_... and SOL_EXS are EXS's, the rest is the kernel's.
  * 0, or -1: ENOPROTOOPT, EINVAL, EFAULT. */
@@ -628,6 +630,11 @@ int exs_counters(int fd, exs_counters_t *counters, size_t size);
                                      1 until a queue is given to exs_recv or exs_accept.
                                      Costs some system calls for each change of readiness;
                                      exs_poll and exs_qfd cost less */
+/* Of InfiniBand and RoCE, before connect or listen; other transports ignore them. */
+#define EXS_SO_RETRY_COUNT     12 /* int: how often a device sends again, 0 to 7; -1: the default */
+#define EXS_SO_RNR_RETRY_COUNT 13 /* int: the same for a peer without a receive; 7: for ever */
+#define EXS_SO_RNR_TIMER       14 /* struct timeval: 10 us to 655.36 ms before that; zero: the default */
+#define EXS_SO_ACK_TIMEOUT     15 /* struct timeval: wait for an acknowledgement; zero: the default */
 
 #endif /* EXS_EXTENSIONS */
 

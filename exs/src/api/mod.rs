@@ -29,9 +29,9 @@ mod transports;
 
 pub use crate::mem::{Atomics, Buffer, MemError, MemoryRegion};
 pub use crate::progress::{
-    Candidate, DeviceInfo, Error, EventKind, Host, Interest, Options, Part, PortInfo, QueueOptions,
-    Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo, WaitPolicy, parse_size,
-    parse_time,
+    Candidate, DeviceInfo, Error, EventKind, Host, Interest, Options, Part, PathOptions, PortInfo,
+    QueueOptions, Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo, WaitPolicy,
+    parse_size, parse_time,
 };
 pub use crate::rnic::{DisconnectCause, RnicError, TermCode};
 pub use crate::session::{OpError, SessionError, Violation};

@@ -134,8 +134,9 @@ impl Socket {
     /// A socket with these options.
     ///
     /// # Errors
-    /// As [`Socket::new`].
+    /// As [`Socket::new`]; [`Error::Invalid`] if a value of [`Options::path`] is out of its range.
     pub fn with_options(ty: SocketType, options: Options) -> Result<Socket, Error> {
+        options.check()?;
         let context = shard_of_new_socket()?;
         let kind = match ty {
             SocketType::Stream => SocketKind::Stream,
@@ -229,7 +230,7 @@ impl Socket {
     /// change: those of operations posted from then on, the keep-alive, and `linger`.
     ///
     /// # Errors
-    /// [`Error::State`] if the socket is closed.
+    /// [`Error::State`] if the socket is closed; [`Error::Invalid`] if a value is out of its range.
     pub fn set_options(&self, options: &Options) -> Result<(), Error> {
         self.handle.call(|e, id, _| e.sockets.set_options(id, options.clone()))?;
         *self.inner.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());

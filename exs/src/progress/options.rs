@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::Error;
+use super::path::PathOptions;
 use super::shards::{MOST, Shard};
 use super::values::{parse_limit, parse_size, parse_switch, parse_time};
 use crate::plain::KernelIo;
@@ -114,7 +115,10 @@ pub(super) fn kernel_io() -> KernelIo {
 }
 
 /// The value of an environment variable. None: it is not set, or empty.
-fn read<T>(name: &str, parse: impl FnOnce(&str) -> Result<T, Error>) -> Result<Option<T>, Error> {
+pub(super) fn read<T>(
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
     let Some(text) = std::env::var_os(name).filter(|t| !t.is_empty()) else { return Ok(None) };
     let value = match text.to_str() {
         Some(text) => parse(text),
@@ -238,6 +242,8 @@ pub struct Options {
     pub crc: bool,
     /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.
     pub v6_only: bool,
+    /// The path through the network: traffic class, retries, timers.
+    pub path: PathOptions,
 }
 
 /// The most data that travel inside a message.
@@ -270,6 +276,7 @@ impl Options {
             no_delay: true,
             crc: false,
             v6_only: false,
+            path: PathOptions::new(),
         }
     }
 
@@ -308,7 +315,13 @@ impl Options {
         set(&mut o.dead_after, "EXS_DEAD_AFTER", parse_limit)?;
         set(&mut o.no_delay, "EXS_NO_DELAY", parse_switch)?;
         set(&mut o.crc, "EXS_CRC", parse_switch)?;
+        o.path = PathOptions::from_env()?;
         Ok(o)
+    }
+
+    /// Refuses values that are out of range.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.path.attr().map(drop)
     }
 
     /// The bytes of data that travel inside a message, on a connection by shared memory or by
@@ -326,7 +339,7 @@ macro_rules! with {
     ($owner:ident: $($method:ident $field:ident: $ty:ty),+ $(,)?) => {
         impl $owner {
             #[cfg(test)]
-            const SETTERS: &[&str] = &[$(stringify!($method)),+];
+            pub(super) const SETTERS: &[&str] = &[$(stringify!($method)),+];
 
             $(
                 #[doc = concat!("The same with [`", stringify!($owner), "::", stringify!($field), "`] so.")]
@@ -338,6 +351,8 @@ macro_rules! with {
         }
     };
 }
+
+pub(super) use with;
 
 with!(
     QueueOptions:
@@ -362,6 +377,7 @@ with!(
     with_no_delay no_delay: bool,
     with_crc crc: bool,
     with_v6_only v6_only: bool,
+    with_path path: PathOptions,
 );
 
 /// Reads a size of memory.
@@ -401,7 +417,12 @@ mod tests {
             let names = text.split(' ').filter_map(|word| word.strip_suffix(':'));
             names.map(|name| format!("with_{name}")).collect()
         };
-        assert_eq!(fields(format!("{:?}", Options::default())), Options::SETTERS);
+        // The fields of the part stand beside those of the whole.
+        let of_path = fields(format!("{:?}", PathOptions::default()));
+        assert_eq!(of_path, PathOptions::SETTERS);
+        let mut all = fields(format!("{:?}", Options::default()));
+        all.truncate(all.len() - of_path.len());
+        assert_eq!(all, Options::SETTERS);
         assert_eq!(fields(format!("{:?}", QueueOptions::default())), QueueOptions::SETTERS);
     }
 }

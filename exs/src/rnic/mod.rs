@@ -23,6 +23,7 @@ mod attend;
 mod eager;
 mod fault;
 mod handover;
+mod path;
 pub(crate) mod siw_quirk;
 pub(crate) mod table;
 mod types;
@@ -36,6 +37,7 @@ pub use eager::{EagerPayload, EagerRecv, EagerSend};
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
 pub use handover::DetachedRequest;
+pub use path::PathAttr;
 pub use types::*;
 
 use crate::mem::Segment;

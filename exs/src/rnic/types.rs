@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::fault::{DisconnectCause, RnicError};
+use super::path::PathAttr;
 use crate::mem::{AccessFault, AtomicOp, Atomics, Key};
 pub use crate::sys::FileRange;
 
@@ -338,6 +339,8 @@ pub struct ConnParam<'a> {
     pub no_delay: bool,
     /// Source address to bind to before connecting. None: the kernel chooses.
     pub bind: Option<SocketAddr>,
+    /// The path through the network.
+    pub path: PathAttr,
 }
 
 /// Parameters of listen.
@@ -353,6 +356,8 @@ pub struct ListenOpts {
     /// listens there. If false, an RNIC whose own listeners are not TCP's, but stand for them on
     /// this host, takes the port itself.
     pub port_held: bool,
+    /// The path of the connections through the network.
+    pub path: PathAttr,
 }
 
 /// How to end a connection.

@@ -116,7 +116,7 @@ mod tests {
         let systems = name_of(&listener).unwrap();
         let paced = unpaced_listener(&listener);
         assert_eq!(paced.0, (&systems != UNPACED).then_some(systems));
-        let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
+        let a = connect_nonblocking(&listener.local_addr().unwrap(), None, None).unwrap();
         assert_eq!(&name_of(&a).unwrap(), UNPACED);
         let (b, peer) = listener.accept().unwrap();
         let local = b.local_addr().unwrap();
@@ -130,7 +130,7 @@ mod tests {
         let systems = name_of(&listener).unwrap();
         // As if it paced, whatever it is.
         take(&listener, UNPACED);
-        let _a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
+        let _a = connect_nonblocking(&listener.local_addr().unwrap(), None, None).unwrap();
         let (b, _) = listener.accept().unwrap();
         assert_eq!(&name_of(&b).unwrap(), UNPACED, "the listener's");
         let elsewhere = "192.0.2.1:9".parse().unwrap();
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn connections_within_a_host_have_room() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
+        let a = connect_nonblocking(&listener.local_addr().unwrap(), None, None).unwrap();
         let (b, peer) = listener.accept().unwrap();
         let room = || socket_option(b.as_fd(), libc::SO_RCVBUF).unwrap();
         let before = room();

@@ -88,7 +88,7 @@ pub use tcp::reserve_port;
 pub use tcp::user_timeout;
 pub use tcp::{
     TcpSendFlags, abort_on_close, claim_port, connect_nonblocking, hold_port, listen, max_segment,
-    no_delay, read_at, receive, send, send_file, shutdown_write, starved, will_need,
+    no_delay, read_at, receive, send, send_file, shutdown_write, starved, traffic_class, will_need,
 };
 #[cfg(any(test, feature = "internals"))]
 pub use unix::pair;

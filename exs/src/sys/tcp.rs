@@ -113,13 +113,30 @@ pub fn hold_port(addr: &SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Starts to connect, from `source` if given. The socket becomes writable when the attempt has
+/// Sets the traffic class of what a socket sends (IP_TOS, IPV6_TCLASS). Connections of a listener
+/// begin with that of the listener.
+pub fn traffic_class(fd: &impl AsFd, v6: bool, class: u8) -> io::Result<()> {
+    let value = libc::c_int::from(class);
+    if !v6 {
+        return set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, &value);
+    }
+    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &value)?;
+    // For IPv4 packets of the same socket. A kernel without IPv4 sends none.
+    let _ = set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, &value);
+    Ok(())
+}
+
+/// Starts to connect, from `source` if given, with this traffic class if given. The socket becomes writable when the attempt has
 /// ended.
 pub fn connect_nonblocking(
     addr: &SocketAddr,
     source: Option<&SocketAddr>,
+    class: Option<u8>,
 ) -> io::Result<TcpStream> {
     let fd = socket(addr)?;
+    if let Some(class) = class {
+        traffic_class(&fd, addr.is_ipv6(), class)?;
+    }
     if let Some(source) = source {
         set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
         bind(&fd, source)?;
@@ -373,7 +390,7 @@ mod tests {
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = listen(&"127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
-        let a = connect_nonblocking(&listener.local_addr().unwrap(), None).unwrap();
+        let a = connect_nonblocking(&listener.local_addr().unwrap(), None, None).unwrap();
         listener.set_nonblocking(false).unwrap();
         let (b, _) = listener.accept().unwrap();
         a.set_nonblocking(false).unwrap();
@@ -453,7 +470,7 @@ mod tests {
     fn a_source_address_is_bound() {
         let listener = listen(&"[::1]:0".parse().unwrap(), 8, true).unwrap();
         let source = "[::1]:0".parse().unwrap();
-        let a = connect_nonblocking(&listener.local_addr().unwrap(), Some(&source)).unwrap();
+        let a = connect_nonblocking(&listener.local_addr().unwrap(), Some(&source), None).unwrap();
         listener.set_nonblocking(false).unwrap();
         assert_eq!(listener.accept().unwrap().1, a.local_addr().unwrap());
     }

@@ -63,7 +63,7 @@ impl SoftRnic {
         now: Time,
     ) -> Result<Conn, RnicError> {
         let config = self.config(qp, param)?;
-        let stream = sys::connect_nonblocking(&addr, param.bind.as_ref())
+        let stream = sys::connect_nonblocking(&addr, param.bind.as_ref(), param.path.traffic_class)
             .map_err(|e| RnicError::os("connect", &e))?;
         let dial = SoftDial {
             stream: TcpStream::from_std(stream),

@@ -53,6 +53,10 @@ impl LinkSetup for SoftLink {
         let socket = sys::listen(&addr, opts.backlog.max(1), opts.v6_only)
             .map_err(|e| RnicError::os("listen", &e))?;
         let addr = socket.local_addr().map_err(|e| RnicError::os("getsockname", &e))?;
+        if let Some(class) = opts.path.traffic_class {
+            sys::traffic_class(&socket, addr.is_ipv6(), class)
+                .map_err(|e| RnicError::os("IP_TOS", &e))?;
+        }
         let paced = sys::unpaced_listener(&socket);
         // The connections that it accepts begin so.
         let _ = sys::no_delay(&socket, true);

@@ -17,8 +17,8 @@ use super::patience::TimeLimit;
 use super::qp::DeviceQp;
 use super::raw::{CmId, CmNote, ConnAttr};
 use crate::rnic::{
-    CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, QpState, RnicError,
-    RnicEvent,
+    CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, PathAttr, Qp, QpState,
+    RnicError, RnicEvent,
 };
 use crate::time::Time;
 
@@ -43,6 +43,15 @@ const REJ_CONSUMER: i32 = 28;
 const ACK_TIMEOUT: u8 = 18;
 /// Code of InfiniBand for 0.64 ms: how long a peer waits for a receive that is about to be posted.
 const RNR_TIMER: u8 = 12;
+/// How many times the device sends again. Seven is the most; for RNR it means for ever: credits say
+/// how long.
+const RETRIES: u8 = 7;
+
+/// How many times the device sends again what was not acknowledged, and what found no receive.
+pub(super) fn retries(path: &PathAttr) -> (u8, u8) {
+    (path.retry_count.unwrap_or(RETRIES), path.rnr_retry_count.unwrap_or(RETRIES))
+}
+
 /// The state of a connection.
 pub(super) enum CmPhase {
     Idle,
@@ -53,6 +62,7 @@ pub(super) enum CmPhase {
         ird: u32,
         ord: u32,
         limit: TimeLimit,
+        rnr_timer: u8,
     },
     Rts,
     /// `asked`: the CM was told. Until then, everything posted still leaves.
@@ -177,8 +187,9 @@ impl VerbsRnic {
         self.qps.get_mut(qp.0)?.addrs = addrs;
         self.host.own(&id, self.index);
         self.by_serial.insert(serial, qp.0);
-        self.set_ack_timeout(&id);
-        let attr = ConnAttr { private_data: param.private_data, ird: small(ird), ord: small(ord) };
+        self.set_ack_timeout(&id, &param.path);
+        let (retries, private_data) = (retries(&param.path), param.private_data);
+        let attr = ConnAttr { private_data, ird: small(ird), ord: small(ord), retries };
         let made = self.make_device_qp(qp.0, id).map_err(|(id, e)| {
             self.host.disown(&id);
             e
@@ -195,7 +206,8 @@ impl VerbsRnic {
             return Err(e);
         }
         let limit = TimeLimit { began: now, timeout: param.timeout };
-        self.qps.get_mut(qp.0)?.phase = CmPhase::Accepting { ird, ord, limit };
+        let rnr_timer = param.path.rnr_timer.unwrap_or(RNR_TIMER);
+        self.qps.get_mut(qp.0)?.phase = CmPhase::Accepting { ird, ord, limit, rnr_timer };
         self.set_deadline(qp.0, Some(now + limit.timeout));
         Ok(())
     }
@@ -215,9 +227,9 @@ impl VerbsRnic {
     }
 
     /// Sets the acknowledgement timeout. Not on iWARP, whose TCP has timers of its own.
-    pub(super) fn set_ack_timeout(&self, id: &CmId) {
+    pub(super) fn set_ack_timeout(&self, id: &CmId, path: &PathAttr) {
         if !self.attr.iwarp
-            && let Err(e) = id.ack_timeout(ACK_TIMEOUT)
+            && let Err(e) = id.ack_timeout(path.ack_timeout.unwrap_or(ACK_TIMEOUT))
         {
             crate::trace::debug!("{}: RDMA_OPTION_ID_ACK_TIMEOUT: {e}", self.caps.name);
         }
@@ -291,10 +303,15 @@ impl VerbsRnic {
         self.note_answer(qp);
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let before = std::mem::replace(&mut q.phase, CmPhase::Rts);
+        let rnr_timer = match &before {
+            CmPhase::Connecting(dial) => dial.to.path.rnr_timer.unwrap_or(RNR_TIMER),
+            CmPhase::Accepting { rnr_timer, .. } => *rnr_timer,
+            _ => RNR_TIMER,
+        };
         if let Some(DeviceQp { id, .. }) = &q.hw {
             q.addrs = id.local_addr().zip(id.peer_addr()).or(q.addrs);
             if !self.attr.iwarp
-                && let Err(e) = id.rnr_timer(RNR_TIMER)
+                && let Err(e) = id.rnr_timer(rnr_timer)
             {
                 crate::trace::debug!("{}: IBV_QP_MIN_RNR_TIMER: {e}", self.caps.name);
             }

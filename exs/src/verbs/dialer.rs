@@ -28,15 +28,15 @@ impl Dialer {
         self: &Arc<Self>,
         id: &Arc<CmId>,
         private_data: Vec<u8>,
-        ird: u8,
-        ord: u8,
+        (ird, ord): (u8, u8),
+        retries: (u8, u8),
     ) -> io::Result<()> {
         let (dialer, id) = (Arc::clone(self), Arc::clone(id));
         // The thread inherits the mask: the program's signals are for the program's threads.
         let _held = crate::sys::HeldSignals::new();
         let thread = std::thread::Builder::new().name("exs-verbs-dial".to_owned());
         let dial = move || {
-            let attr = ConnAttr { private_data: &private_data, ird, ord };
+            let attr = ConnAttr { private_data: &private_data, ird, ord, retries };
             if let Err(e) = id.connect(&attr) {
                 let mut failed = dialer.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 failed.push((id.serial(), e));

@@ -10,11 +10,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::VerbsRnic;
-use super::cm::{CmPhase, small};
+use super::cm::{CmPhase, retries, small};
 use super::patience::TimeLimit;
 use super::qp::VerbsQp;
 use super::raw::{CmId, ConnAttr};
-use crate::rnic::{CmEvent, ConnParam, Qp, RnicError};
+use crate::rnic::{CmEvent, ConnParam, PathAttr, Qp, RnicError};
 use crate::time::Time;
 
 /// Timeout of the first try to resolve an address. Kernels may wait for all of it although the
@@ -47,6 +47,7 @@ pub(super) struct DialGoal {
     pub(super) ird: u32,
     pub(super) ord: u32,
     pub(super) limit: TimeLimit,
+    pub(super) path: PathAttr,
 }
 
 impl VerbsRnic {
@@ -72,6 +73,7 @@ impl VerbsRnic {
             ird: param.ird.min(self.caps.max_ird),
             ord: param.ord.min(self.caps.max_ord),
             limit: TimeLimit { began: now, timeout: param.timeout },
+            path: param.path,
         };
         self.dial(qp.0, target, now + param.timeout, now)
     }
@@ -80,7 +82,7 @@ impl VerbsRnic {
     fn dial(&mut self, qp: u32, to: DialGoal, until: Time, now: Time) -> Result<(), RnicError> {
         let step = FIRST_RESOLVE_TIMEOUT.min(until.since(now));
         let (id, port) = self
-            .start_resolving(to.addr, to.bind, step)
+            .start_resolving(to.addr, to.bind, (step, to.path.traffic_class))
             .map_err(|e| RnicError::os("rdma_resolve_addr", &e))?;
         self.by_serial.insert(id.serial(), qp);
         let dial = CmDial { id: Some(id), to, _port: port, until, step, tried: now };
@@ -153,11 +155,12 @@ impl VerbsRnic {
         let Some(id) = dial.id.take() else { return };
         let private_data = dial.to.private_data.clone();
         let (ird, ord) = (small(dial.to.ird), small(dial.to.ord));
+        let path = dial.to.path;
         q.addrs = id.local_addr().zip(id.peer_addr());
         if let CmPhase::Routing(dial) = std::mem::replace(&mut q.phase, CmPhase::Over) {
             q.phase = CmPhase::Connecting(dial);
         }
-        self.set_ack_timeout(&id);
+        self.set_ack_timeout(&id, &path);
         if let Err((id, e)) = self.make_device_qp(qp, id) {
             self.host.disown(&id);
             self.by_serial.remove(&id.serial());
@@ -166,9 +169,14 @@ impl VerbsRnic {
         }
         let Ok(VerbsQp { hw: Some(hw), .. }) = self.qps.get(qp) else { return };
         let connected = if self.attr.iwarp {
-            self.dialer.connect(&hw.id, private_data, ird, ord)
+            self.dialer.connect(&hw.id, private_data, (ird, ord), retries(&path))
         } else {
-            hw.id.connect(&ConnAttr { private_data: &private_data, ird, ord })
+            hw.id.connect(&ConnAttr {
+                private_data: &private_data,
+                ird,
+                ord,
+                retries: retries(&path),
+            })
         };
         if let Err(e) = connected {
             self.connect_failed(qp, RnicError::os("rdma_connect", &e));

@@ -59,11 +59,15 @@ impl VerbsRnic {
         &self,
         addr: SocketAddr,
         bind: Option<SocketAddr>,
-        step: Duration,
+        (step, class): (Duration, Option<u8>),
     ) -> io::Result<(CmId, Option<OwnedFd>)> {
         let mut tries = 8;
         loop {
             let id = self.host.new_id(self.index)?;
+            if let Some(class) = class {
+                // The kernel looks the route up by it.
+                id.traffic_class(class).inspect_err(|_| self.host.disown(&id))?;
+            }
             let (mut from, mut port) = (bind, None);
             if self.attr.iwarp
                 && bind.is_none_or(|b| b.port() == 0)

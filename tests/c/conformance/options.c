@@ -2,6 +2,8 @@
 #include "net.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/ip.h>
 #include <netinet/tcp.h>
 
 static int get_int(int fd, int level, int name)
@@ -129,6 +131,35 @@ CASE("opt-1", options_of_exs, EXS | EXSMSG)
     FAILS(ENOPROTOOPT, exs_setsockopt(p.a, SOL_EXS, EXS_SO_ROUTE, "x", 2));
     end_one(fd);
     end(p);
+}
+
+CASE("opt-1", options_of_the_path, EXS | EXSMSG)
+{
+    int fd = new_socket(), family = get_int(fd, SOL_SOCKET, SO_DOMAIN), count = 8;
+    struct timeval t = {0, 700}, got;
+    socklen_t len = sizeof got;
+
+    GIVES(0, get_int(fd, IPPROTO_IP, IP_TOS));
+    set_int(fd, IPPROTO_IP, IP_TOS, 0x68 | 1);
+    GIVES(0x68, get_int(fd, IPPROTO_IP, IP_TOS));
+    if (family == AF_INET6) {
+        set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0xb8);
+        GIVES(0xb8, get_int(fd, IPPROTO_IPV6, IPV6_TCLASS));
+    }
+    GIVES(-1, get_int(fd, SOL_EXS, EXS_SO_RETRY_COUNT));
+    set_int(fd, SOL_EXS, EXS_SO_RETRY_COUNT, 3);
+    GIVES(3, get_int(fd, SOL_EXS, EXS_SO_RETRY_COUNT));
+    set_int(fd, SOL_EXS, EXS_SO_RNR_RETRY_COUNT, 0);
+    GIVES(0, get_int(fd, SOL_EXS, EXS_SO_RNR_RETRY_COUNT));
+    FAILS(EINVAL, exs_setsockopt(fd, SOL_EXS, EXS_SO_RETRY_COUNT, &count, sizeof count));
+    GIVES(3, get_int(fd, SOL_EXS, EXS_SO_RETRY_COUNT));
+    GIVES(0, exs_setsockopt(fd, SOL_EXS, EXS_SO_RNR_TIMER, &t, sizeof t));
+    GIVES(0, exs_getsockopt(fd, SOL_EXS, EXS_SO_RNR_TIMER, &got, &len));
+    CHECK(got.tv_sec == 0 && got.tv_usec == 700);
+    t.tv_sec = 1;
+    FAILS(EINVAL, exs_setsockopt(fd, SOL_EXS, EXS_SO_RNR_TIMER, &t, sizeof t));
+    GIVES(0, exs_setsockopt(fd, SOL_EXS, EXS_SO_ACK_TIMEOUT, &t, sizeof t));
+    end_one(fd);
 }
 
 static void set_limit(int fd, int name, int milliseconds, int flags)

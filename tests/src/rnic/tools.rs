@@ -74,13 +74,15 @@ pub fn param(private_data: &[u8]) -> ConnParam<'_> {
         crc: false,
         no_delay: true,
         bind: None,
+        path: exs::rnic::PathAttr::default(),
     }
 }
 
 /// Listening options that most tests use.
 pub fn listen_opts() -> ListenOpts {
     let handshake_timeout = Duration::from_secs(50);
-    ListenOpts { backlog: 256, v6_only: false, handshake_timeout, port_held: false }
+    let path = exs::rnic::PathAttr::default();
+    ListenOpts { backlog: 256, v6_only: false, handshake_timeout, port_held: false, path }
 }
 
 /// A plain SEND of registered memory.

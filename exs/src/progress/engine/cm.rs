@@ -38,7 +38,8 @@ impl Device {
         let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
         let qp = self.create_qp(domain, child.index)?;
         let (ird, ord) = (self.rnic.caps().max_ird, self.rnic.caps().max_ord);
-        let param = ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind: None };
+        let (bind, path) = (None, opts.path.checked());
+        let param = ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind, path };
         if let Err(e) = self.rnic.accept(r.req, qp, &param, now) {
             self.destroy_qp(domain, qp);
             return Err(e);

@@ -187,6 +187,7 @@ impl Device {
             crc: s.opts.crc,
             no_delay: s.opts.no_delay,
             bind: s.bound,
+            path: s.opts.path.checked(),
         };
         match self.rnic.connect(qp, addr, &param, now) {
             Ok(()) => Ok((qp, place, session)),

@@ -173,6 +173,7 @@ impl Engine {
             v6_only: opts.v6_only,
             handshake_timeout: opts.connect_timeout,
             port_held: false,
+            path: opts.path.checked(),
         };
         let addrs = match soft && !verbs.is_empty() && addr.ip().is_unspecified() {
             true => self.devices.everywhere(addr, opts.v6_only)?,

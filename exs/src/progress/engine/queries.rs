@@ -23,6 +23,7 @@ impl SocketTable {
     }
 
     pub(crate) fn set_options(&mut self, id: SockId, opts: Options) -> Result<(), Error> {
+        opts.check()?;
         let s = self.find(id)?;
         if let Some(session) = s.session.as_mut() {
             session.set_timeouts(opts.send_timeout, opts.recv_timeout);

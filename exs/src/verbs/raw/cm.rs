@@ -13,8 +13,10 @@ use super::reaper::{self, IdToFree, QpToFree};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::{ProcessNumber, RawAddr};
 
-/// `RDMA_OPTION_ID`, its `RDMA_OPTION_ID_AFONLY` and `RDMA_OPTION_ID_ACK_TIMEOUT`.
+/// `RDMA_OPTION_ID`, its `RDMA_OPTION_ID_TOS`, `RDMA_OPTION_ID_AFONLY` and
+/// `RDMA_OPTION_ID_ACK_TIMEOUT`.
 const OPTION_ID: i32 = 0;
+const ID_TOS: i32 = 0;
 const ID_AFONLY: i32 = 2;
 const ID_ACK_TIMEOUT: i32 = 3;
 
@@ -146,6 +148,8 @@ pub(in super::super) struct ConnAttr<'a> {
     pub(in super::super) private_data: &'a [u8],
     pub(in super::super) ird: u8,
     pub(in super::super) ord: u8,
+    /// How many times the device sends again what was not acknowledged, and what found no receive.
+    pub(in super::super) retries: (u8, u8),
 }
 
 /// Objects that a queue pair uses, and must not outlive.
@@ -260,6 +264,16 @@ impl CmId {
         check(unsafe {
             let at = (&raw mut value).cast();
             sys::rdma_set_option(self.id.as_ptr(), OPTION_ID, ID_ACK_TIMEOUT, at, 1)
+        })
+    }
+
+    /// Sets the traffic class of the packets. On RoCE the service level follows from it.
+    pub(in super::super) fn traffic_class(&self, class: u8) -> io::Result<()> {
+        let mut value = class;
+        // SAFETY: a live id, and the option's one byte.
+        check(unsafe {
+            let at = (&raw mut value).cast();
+            sys::rdma_set_option(self.id.as_ptr(), OPTION_ID, ID_TOS, at, 1)
         })
     }
 
@@ -438,9 +452,8 @@ fn conn_param(attr: &ConnAttr<'_>) -> sys::rdma_conn_param {
         responder_resources: attr.ird,
         initiator_depth: attr.ord,
         flow_control: 1,
-        // Seven is the most; for RNR it means for ever: credits say how long.
-        retry_count: 7,
-        rnr_retry_count: 7,
+        retry_count: attr.retries.0,
+        rnr_retry_count: attr.retries.1,
         srq: 0,
         qp_num: 0,
     }
