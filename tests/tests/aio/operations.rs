@@ -104,7 +104,7 @@ on_each! {
         let remote = export.descriptor();
         let (read, bytes) = server.read(&remote, 90, vec![0; 10]).await;
         assert_eq!((read.unwrap(), bytes), (10, vec![7; 10]));
-        let (written, _) = server.write(&remote, 0, *&b"hello" as &'static [u8]).await;
+        let (written, _) = server.write(&remote, 0, "hello").await;
         assert_eq!(written.unwrap(), 5);
         let back = client.revoke(export).await.unwrap();
         assert_eq!(&back[..6], b"hello\x07");

@@ -38,6 +38,8 @@ pub(super) struct ReadSide {
     receives: VecDeque<Receive>,
     /// The number of the first of them.
     first: u32,
+    /// The number of the next one.
+    next: u32,
     /// The size of the receives that are posted now.
     size: Size,
     /// Receives in a row that a small buffer would have held.
@@ -50,6 +52,7 @@ impl ReadSide {
         ReadSide {
             receives: VecDeque::with_capacity(AHEAD),
             first: 0,
+            next: 0,
             size: Size::Small,
             small_run: 0,
             wakers: Wakers::default(),
@@ -100,7 +103,8 @@ impl ReadSide {
         mut post: impl FnMut(u32, Buffer) -> Result<(), (Error, Buffer)>,
     ) {
         while self.receives.len() < AHEAD && self.is_open() {
-            let number = self.first.wrapping_add(self.receives.len() as u32) & super::NUMBERS;
+            let number = self.next;
+            self.next = number.wrapping_add(1) & super::NUMBERS;
             let posted = pool.take(self.size).and_then(|buffer| {
                 post(number, buffer).map_err(|(error, buffer)| {
                     pool.give(buffer);
