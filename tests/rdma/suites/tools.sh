@@ -97,7 +97,7 @@ doctor_finds() {
     chmod a+rx "$temp" && : >"$temp/doctor" && chmod a+rw "$temp/doctor"
     local status=0
     setpriv --reuid=1000 --regid=1000 --clear-groups bash -c \
-        "ulimit -l 8192 -n 256 && exec '$RDMA_BIN/exs-info' --doctor --device $device" >"$temp/doctor" || status=$?
+        "ulimit -l 49152 -n 256 && exec '$RDMA_BIN/exs-info' --doctor --device $device" >"$temp/doctor" || status=$?
     cat "$temp/doctor"
     [ "$status" = 3 ]
     finds "WARNING +memlock"

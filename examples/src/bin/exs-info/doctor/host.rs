@@ -169,9 +169,9 @@ pub(crate) enum Outcome {
     Carries { version: String, micros: u64 },
     /// It was made, and the peer does not speak as `exs-info --doctor --serve` does.
     Connects,
-    /// It was made, and small messages pass, but a mebibyte does not.
+    /// It was made, and small messages pass, but a mebibyte does not pass in time.
     Stalls(String),
-    /// It was not made.
+    /// It was not made, or ended.
     Fails(String),
 }
 

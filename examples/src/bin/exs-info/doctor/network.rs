@@ -168,7 +168,9 @@ fn lossless(host: &Host) -> Vec<Finding> {
 fn remedy(why: &str) -> &'static str {
     let why = why.to_lowercase();
     let any = |words: &[&str]| words.iter().any(|w| why.contains(w));
-    if any(&["refused"]) {
+    if any(&["memlock", "locked memory"]) {
+        "raise the limit on locked memory: see the check memlock"
+    } else if any(&["refused"]) {
         "start `exs-info --doctor --serve` there, and see that the port is the same"
     } else if any(&["version", "mismatch", "not an exs", "does not speak"]) {
         "the same version of EXS at both ends; see that an EXS program has that port"
@@ -222,7 +224,7 @@ fn one_try(t: &Try, failed: Severity) -> Finding {
                 Severity::Fault => Finding::fault(check, text),
                 _ => Finding::warning(check, text),
             };
-            finding.advice(if t.asked { remedy(why) } else { "look for the text in the chapter on troubleshooting" })
+            finding.advice(remedy(why))
         }
     }
 }

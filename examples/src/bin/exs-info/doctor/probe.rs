@@ -1,7 +1,7 @@
 //! Connections that are tried: within this process by each transport that this host has, and to an
 //! address that the user gives.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -116,7 +116,8 @@ fn attempt(addr: SocketAddr, options: &Options) -> Outcome {
             let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
             Outcome::Carries { version: greeting.version, micros }
         }
-        Err(e) => Outcome::Stalls(e.to_string()),
+        Err(e) if e.kind() == ErrorKind::TimedOut => Outcome::Stalls(e.to_string()),
+        Err(e) => Outcome::Fails(e.to_string()),
     }
 }
 

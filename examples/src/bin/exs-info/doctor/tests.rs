@@ -275,6 +275,8 @@ fn connections_that_were_tried() {
         "peer",
         &["MTU", "1 MiB"],
     );
+    let locked = fails("the limit on locked memory is 8388608 bytes (RLIMIT_MEMLOCK)");
+    one(&with(locked, false), Severity::Fault, "self", &["see the check memlock"]);
     assert_eq!(complaints(&with(Outcome::Connects, true)), []);
     let older = Outcome::Carries { version: "0.0.1".into(), micros: 5 };
     one(&with(older, true), Severity::Note, "peer", &["EXS 0.0.1 there", exs::VERSION]);
