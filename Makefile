@@ -172,6 +172,21 @@ install: lib tools ## Install library, header, manual pages and programs (PREFIX
 deb: lib tools ## Make Debian packages of all that (into OUT/deb of the target directory)
 	exs-ffi/deb.sh $(OUT)/lib $(OUT)/release $(OUT)/deb
 
+# What is compiled names no path of this machine.
+REMAP := --remap-path-prefix=$(CURDIR)=/exs --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
+.PHONY: dist
+dist: ## Make what a release has: the tarball, the Debian packages and checksums (into OUT/dist of the target directory)
+	rm -rf $(OUT)/dist
+	RUSTFLAGS="$(REMAP) $${RUSTFLAGS-}" $(MAKE) --no-print-directory lib tools
+	exs-ffi/dist.sh $(OUT)/lib $(OUT)/release $(OUT)/dist
+	if command -v dpkg-deb >/dev/null; then exs-ffi/deb.sh $(OUT)/lib $(OUT)/release $(OUT)/dist; fi
+	cd $(OUT)/dist && sha256sum $$(ls) > SHA256SUMS
+	@echo "see $(OUT)/dist"
+
+.PHONY: test-dist
+test-dist: lib tools ## Unpack the tarball and the image of the book into roots of their own, and use them (superuser)
+	@tests/scripts/dist.sh $(OUT)/lib $(OUT)/release || [ $$? = 77 ]
+
 .PHONY: test-package
 test-package: ## Install the package and `make install` into roots of their own, use them, remove them (superuser)
 	@tests/scripts/package.sh $(OUT)/deb || [ $$? = 77 ]

@@ -33,5 +33,6 @@ pages! {
     transports: "transports.md",
     tuning: "tuning.md",
     rdma: "rdma.md",
+    containers: "containers.md",
     troubleshooting: "troubleshooting.md",
 }
