@@ -4,12 +4,13 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use exs::Buffer;
 use exs::mem::Region;
+use exs::{Buffer, MemError, MemoryRegion};
 
 /// Takes `len` bytes of whole pages away from every reader.
 fn forbid(at: *const u8, len: usize) {
@@ -32,6 +33,83 @@ pub fn half_unreadable(len: usize) -> Arc<Region> {
 pub fn make_half_unreadable(buffer: &mut Buffer) {
     let half = buffer.len() / 2;
     forbid(buffer.as_ptr().wrapping_add(half), buffer.len() - half);
+}
+
+/// A file in memory, of `len` bytes.
+///
+/// # Errors
+/// The kernel's.
+pub fn memfd(len: usize) -> io::Result<File> {
+    // SAFETY: a constant name.
+    let fd = unsafe { libc::memfd_create(c"exs-test".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor just made, which has no other owner.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
+/// A mapping of a program's own.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<libc::c_void>,
+    len: usize,
+    mapped: usize,
+}
+
+// SAFETY: an address range that nothing refers to but the region that it becomes.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(len: usize, mapped: usize, flags: i32, fd: i32) -> io::Result<Mapping> {
+        let (any, rights) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping, where the kernel wants it.
+        let base = unsafe { libc::mmap(any, mapped, rights, flags, fd, 0) };
+        match NonNull::new(base) {
+            Some(base) if base.as_ptr() != libc::MAP_FAILED => Ok(Mapping { base, len, mapped }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The first `len` bytes of a file, shared or private.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of_file(file: &File, len: usize, shared: bool) -> io::Result<Mapping> {
+        let flags = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        Mapping::new(len, len, flags, file.as_raw_fd())
+    }
+
+    /// Huge pages, of which the first `len` bytes are used.
+    ///
+    /// # Errors
+    /// The kernel's: the administrator has set none aside.
+    pub fn of_huge_pages(len: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+        Mapping::new(len, len.next_multiple_of(2 << 20), flags, -1)
+    }
+
+    /// A region over the mapping. It keeps `owner`, too.
+    ///
+    /// # Errors
+    /// As `MemoryRegion::from_raw_parts`.
+    pub fn into_region<O: Send + Sync + 'static>(self, owner: O) -> Result<MemoryRegion, MemError> {
+        let (base, len) = (self.base.cast(), self.len);
+        // SAFETY: the mapping stays until it is dropped, and nothing else accesses it. The tests
+        // write to the file by this mapping only, and do not shorten it.
+        unsafe { MemoryRegion::from_raw_parts(base, len, (self, owner)) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nothing uses any more.
+        unsafe { libc::munmap(self.base.as_ptr(), self.mapped) };
+    }
 }
 
 /// Memory that this process has, and of which only the first `there` bytes come when they are read: the pages

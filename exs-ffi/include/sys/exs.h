@@ -336,7 +336,8 @@ int exs_qdequeue(exs_qhandle_t queue, exs_event_t *vec, int count, struct timeva
  * it without further steps. The memory must stay mapped until the handle is
  * deregistered and every operation that uses it has had its event. flags: 0 or
  * EXS_MRF_SHARED, which changes nothing, because every registration can be shared.
- * Registrations may overlap.
+ * Registrations may overlap. Mapped files and huge pages do as well; of a file that is
+ * mapped shared, a device without paging on demand takes tmpfs and hugetlbfs only.
  * Returns a handle, or EXS_MHANDLE_INVALID: EINVAL (len is 0), EFAULT (not all of it is
  * mapped), ENOMEM (too many). If a device refuses the memory (RLIMIT_MEMLOCK), the
  * first call that uses it there fails. */

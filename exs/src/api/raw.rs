@@ -84,6 +84,53 @@ pub unsafe fn part(region: &MemoryRegion, offset: usize, len: usize) -> Result<B
     unsafe { region.overlapping(offset, len) }
 }
 
+impl MemoryRegion {
+    /// A region over memory from elsewhere: a mapped file, huge pages, memory of another library.
+    /// `owner` keeps the memory, and is dropped when no handle, no buffer, no operation and no device
+    /// uses it any more. The region is used like any other: each transport takes it, and a device
+    /// registers it when an operation first uses it there.
+    ///
+    /// A device pins the pages. The kernel pins those of files in tmpfs and hugetlbfs, and of private
+    /// mappings (MAP_PRIVATE); it refuses those of a file on disk that is mapped shared and writable,
+    /// and the error of the operation says so ([`RnicError::Unpinnable`](super::RnicError)). Devices
+    /// that page on demand do without pinning. Huge pages save the device translations: see
+    /// mmap(2), MAP_HUGETLB.
+    ///
+    /// ```
+    /// use std::ptr::NonNull;
+    /// // A library's mapping type does as well: its owner moves in.
+    /// let mut pages: Box<[u8]> = vec![0; 1 << 20].into();
+    /// let (base, len) = (NonNull::from(&mut pages[..]).cast(), pages.len());
+    /// // SAFETY: the bytes of a box stay where they are when the box moves, and only the region
+    /// // reaches them from here on.
+    /// let region = unsafe { exs::MemoryRegion::from_raw_parts(base, len, pages) }?;
+    /// let mut buffer = region.buffer(..5)?;
+    /// buffer.copy_from_slice(b"hello");
+    /// # Ok::<(), exs::MemError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MemError::BadLength`] for 0 bytes, or more than `isize::MAX`.
+    ///
+    /// # Safety
+    /// For as long as `owner` lives, wherever it moves, the memory must be mapped, and valid for reads
+    /// and writes of `len` bytes at `base`. Nothing but the region and its buffers may access it
+    /// meanwhile. For a mapped file that includes other processes that write to the file, and those
+    /// that shorten it: an access beyond the end is SIGBUS.
+    pub unsafe fn from_raw_parts<O: Send + Sync + 'static>(
+        base: NonNull<u8>,
+        len: usize,
+        owner: O,
+    ) -> Result<MemoryRegion, MemError> {
+        if len == 0 || isize::try_from(len).is_err() {
+            return Err(MemError::BadLength { len });
+        }
+        // SAFETY: the caller's promise, and the region keeps the owner as long as anything refers to
+        // the memory.
+        Ok(unsafe { MemoryRegion::owned(base, len, Box::new(owner)) })
+    }
+}
+
 /// Ends the process if it is dropped: the memory of a borrow may be in use.
 struct Bomb;
 

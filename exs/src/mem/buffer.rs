@@ -81,6 +81,19 @@ impl MemoryRegion {
         MemoryRegion { shared: SharedRegion::new(unsafe { Region::external(base, len) }, true) }
     }
 
+    /// A region over memory that `owner` keeps.
+    ///
+    /// # Safety
+    /// As for [`Region::owned`].
+    pub(crate) unsafe fn owned(
+        base: std::ptr::NonNull<u8>,
+        len: usize,
+        owner: Box<dyn std::any::Any + Send + Sync>,
+    ) -> MemoryRegion {
+        // SAFETY: the caller's promise is the same.
+        MemoryRegion { shared: SharedRegion::new(unsafe { Region::owned(base, len, owner) }, true) }
+    }
+
     /// A buffer that takes no lease, so that others may have the same bytes.
     ///
     /// # Errors

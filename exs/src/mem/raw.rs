@@ -14,6 +14,7 @@
 //! leaves; it never interprets them in place.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -85,6 +86,8 @@ enum Backing {
     BytesMut { owner: bytes::BytesMut },
     /// The caller of [`Region::external`] keeps it alive.
     External,
+    /// The owner of the bytes, which is dropped with the region.
+    Owned { _owner: Box<dyn Any + Send + Sync> },
     /// A mapping that another process writes to as well; unmapped on drop.
     View(SharedMap),
 }
@@ -180,6 +183,18 @@ impl Region {
         Arc::new(Region { base, len, backing: Backing::External })
     }
 
+    /// Makes a region of memory that `owner` keeps. The region keeps the owner.
+    ///
+    /// # Safety
+    /// As for [`Region::external`], for as long as the owner lives.
+    pub unsafe fn owned(
+        base: NonNull<u8>,
+        len: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Arc<Region> {
+        Arc::new(Region { base, len, backing: Backing::Owned { _owner: owner } })
+    }
+
     /// Returns the vector that the region was made from. Returns the region as the error if it
     /// was not made from one or if another reference exists.
     pub fn into_vec(self: Arc<Region>) -> Result<Vec<u8>, Arc<Region>> {
@@ -254,7 +269,7 @@ impl Drop for Region {
                 // SAFETY: the parts of a Vec<u8>, given back exactly once.
                 drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });
             }
-            Backing::External | Backing::View(_) => {}
+            Backing::External | Backing::Owned { .. } | Backing::View(_) => {}
             #[cfg(feature = "bytes")]
             Backing::BytesMut { .. } => {}
         }

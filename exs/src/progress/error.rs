@@ -244,6 +244,7 @@ fn rnic_errno(e: &RnicError) -> i32 {
         RnicError::State { .. } => libc::ENOTCONN,
         RnicError::Memory(_) => libc::EFAULT,
         RnicError::MemLock { .. } => libc::ENOMEM,
+        RnicError::Unpinnable { errno, .. } => *errno,
         RnicError::NoLibrary { .. } => libc::ENODEV,
     }
 }

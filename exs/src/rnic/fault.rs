@@ -209,6 +209,19 @@ pub enum RnicError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// The kernel does not let a device use the memory.
+    #[error(
+        "cannot register {len} bytes: {} (the kernel pins no pages of a file on disk that is mapped \
+         shared, nor memory of another device: map the file privately, or from tmpfs or hugetlbfs, \
+         or use a MemoryRegion of EXS)",
+        kernel_text(*.errno)
+    )]
+    Unpinnable {
+        /// Number of bytes to register.
+        len: u64,
+        /// The errno of ibv_reg_mr(3).
+        errno: i32,
+    },
     /// This host lacks a library of rdma-core, or has one that is too old.
     #[error("{name} cannot be used: {why}")]
     NoLibrary {

@@ -106,6 +106,15 @@ pub(super) fn register(
     })
 }
 
+/// True if pinning was refused for a reason that does not concern paging on demand: a limit, or pages
+/// of a file that the kernel does not pin.
+fn may_be_paged(e: &RnicError) -> bool {
+    matches!(
+        e,
+        RnicError::MemLock { .. } | RnicError::Os { errno: libc::EFAULT | libc::EOPNOTSUPP, .. }
+    )
+}
+
 impl VerbsRnic {
     pub(super) fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
         let pd = Domain::new(self.device).map_err(|e| RnicError::os("ibv_alloc_pd", &e))?;
@@ -134,8 +143,11 @@ impl VerbsRnic {
             Err(RnicError::Os { errno: libc::EFAULT, .. }) if access == 0 && window != 0 => {
                 register(pd, segment, access).map(|reg| (reg, true))
             }
-            Err(RnicError::MemLock { .. }) if self.attr.odp => {
+            Err(e) if self.attr.odp && may_be_paged(&e) => {
                 register(pd, segment, access | ON_DEMAND).map(|reg| (reg, true))
+            }
+            Err(RnicError::Os { errno: errno @ (libc::EFAULT | libc::EOPNOTSUPP), .. }) => {
+                Err(RnicError::Unpinnable { len: segment.len() as u64, errno })
             }
             other => other.map(|reg| (reg, false)),
         }

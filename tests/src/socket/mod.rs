@@ -12,6 +12,7 @@ pub mod close;
 pub mod connect;
 pub mod counters;
 pub mod file;
+pub mod memory;
 pub mod onesided;
 pub mod packet;
 pub mod queue;
@@ -69,6 +70,7 @@ macro_rules! socket_contract {
                 of_the_process;
             file: parts_of_files, before_a_receive_is_posted, among_other_sends, as_a_message,
                 nothing_of_a_file, a_file_that_is_too_short;
+            memory: mappings_of_all_kinds, the_owner_lives_as_long_as_its_memory_is_used;
             onesided: write_and_read, blocking_twins, few_bytes_across_a_page, many_in_flight,
                 bounds_and_rights_are_refused_at_home, forged_descriptors_end_the_connection,
                 a_forged_read_ends_the_connection, an_export_is_of_one_connection, an_export_is_of_one_trust_group, revoked,
