@@ -201,6 +201,12 @@ pub fn is_watched(queue: &EventQueue) -> bool {
     queue.core().is_watched()
 }
 
+/// True if a thread attends the connection of this socket, or has left it a moment ago: for tests.
+#[cfg(any(test, feature = "internals"))]
+pub fn is_attended(socket: &Socket) -> bool {
+    socket.handle().call(|engine, id, _| engine.is_attended(id))
+}
+
 /// A queue of the calling thread's, for one operation of the socket that the thread waits for. To
 /// be given back by [`keep_private_queue`].
 ///

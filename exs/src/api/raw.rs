@@ -17,6 +17,8 @@ pub mod kernel;
 use std::ptr::NonNull;
 
 pub use super::batch::{Tagged as Posting, recv_batch, send_batch};
+#[cfg(any(test, feature = "internals"))]
+pub use super::place::is_attended;
 pub use super::place::{
     FIRST_SHARD, Place, Standing, Watch, accept_in_turn, cancel_but, cancel_on, dequeue_exact,
     dequeue_of, failure, found_nothing, inner_fd, is_watched, keep_private_queue, polled,

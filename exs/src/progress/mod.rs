@@ -88,7 +88,7 @@ pub(crate) use shards::{
     of_next_accept as shard_of_next_accept,
 };
 #[cfg(any(test, feature = "internals"))]
-pub use shards::{attended_connections, attending_threads, leading_threads, limit_shards};
+pub use shards::{attending_threads, leading_threads, limit_shards};
 pub use values::{parse_size, parse_time};
 pub(crate) use wait::Waited;
 pub(crate) use waiter::prepare_to_wait;

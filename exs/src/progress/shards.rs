@@ -176,12 +176,6 @@ pub fn attending_threads() -> usize {
     all().map(|context| context.look(|engine| engine.attending_threads())).sum()
 }
 
-/// The number of connections of the process that threads attend, or have left a moment ago: for tests.
-#[cfg(any(test, feature = "internals"))]
-pub fn attended_connections() -> usize {
-    all().map(|context| context.look(|engine| engine.attended())).sum()
-}
-
 /// The number of threads of the process that lead: for tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn leading_threads() -> usize {

@@ -78,6 +78,12 @@ impl Engine {
         attended.filter(|by| matches!(by, Attendance::Thread { .. })).count()
     }
 
+    /// True if a thread attends the connection, or has left it a moment ago.
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn is_attended(&self, id: SockId) -> bool {
+        self.sockets.get(id).is_some_and(|s| !matches!(s.attended.by, Attendance::Reactor))
+    }
+
     /// True if a thread has attended the connection, and has left it a moment ago.
     pub(in crate::progress) fn was_attended(&self, id: SockId) -> bool {
         self.sockets.get(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left(_)))
