@@ -362,6 +362,11 @@ impl Buffer {
         Buffer::whole(SharedRegion::new(region, false))
     }
 
+    /// A buffer of all of a region that has no handle.
+    pub(super) fn of(region: Arc<Region>) -> Buffer {
+        Buffer::whole(SharedRegion::new(region, false))
+    }
+
     fn whole(shared: Arc<SharedRegion>) -> Buffer {
         let lease = (0, shared.region.len());
         Buffer { shared, lease, start: lease.0, end: lease.1, listed: true }
@@ -399,21 +404,6 @@ impl DerefMut for Buffer {
         // SAFETY: as for `deref`; exclusive because the lease is and `self` is
         // borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.end - self.start) }
-    }
-}
-
-#[cfg(feature = "bytes")]
-impl From<bytes::BytesMut> for Buffer {
-    /// The bytes are not copied, wherever in their allocation they lie.
-    fn from(bytes: bytes::BytesMut) -> Buffer {
-        Buffer::whole(SharedRegion::new(Region::from_bytes_mut(bytes), false))
-    }
-}
-
-impl From<Vec<u8>> for Buffer {
-    /// The bytes are not copied.
-    fn from(vec: Vec<u8>) -> Buffer {
-        Buffer::whole(SharedRegion::new(Region::from_vec(vec), false))
     }
 }
 

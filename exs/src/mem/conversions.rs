@@ -1,6 +1,22 @@
 //! What a [`Buffer`] can be made from, and turned into.
 
 use super::Buffer;
+use super::raw::Region;
+
+#[cfg(feature = "bytes")]
+impl From<bytes::BytesMut> for Buffer {
+    /// The bytes are not copied, wherever in their allocation they lie.
+    fn from(bytes: bytes::BytesMut) -> Buffer {
+        Buffer::of(Region::from_bytes_mut(bytes))
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    /// The bytes are not copied.
+    fn from(vec: Vec<u8>) -> Buffer {
+        Buffer::of(Region::from_vec(vec))
+    }
+}
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
