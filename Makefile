@@ -184,8 +184,8 @@ dist: ## Make what a release has: the tarball, the Debian packages and checksums
 	@echo "see $(OUT)/dist"
 
 .PHONY: test-dist
-test-dist: lib tools ## Unpack the tarball and the image of the book into roots of their own, and use them (superuser)
-	@tests/scripts/dist.sh $(OUT)/lib $(OUT)/release || [ $$? = 77 ]
+test-dist: setup-demo ## Unpack the tarball and the image of the book into roots of their own, and use them (superuser)
+	@tests/scripts/dist.sh || [ $$? = 77 ]
 
 .PHONY: test-package
 test-package: ## Install the package and `make install` into roots of their own, use them, remove them (superuser)

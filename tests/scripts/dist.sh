@@ -2,7 +2,8 @@
 # The tarball of a release: the same bytes each time, and complete. It is unpacked into a root of its own,
 # which has nothing but the C library and libgcc_s beside it, and used there.
 #
-#   tests/scripts/dist.sh LIBS BINS    LIBS, BINS: where `make lib tools` has put what it built
+#   tests/scripts/dist.sh [LIBS BINS]    LIBS, BINS: where the library and the programs are; without them
+#                                        `make lib tools` builds what is not built yet
 #
 # Then the image of the book's chapter on containers: the same root with the files of the packages that its
 # Containerfile installs. EXS finds rdma-core's libraries there.
@@ -10,13 +11,15 @@
 set -euo pipefail
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-libs=${1:?usage: dist.sh LIBS BINS} bins=${2:?}
 target=${CARGO_TARGET_DIR:-$top/target}
+libs=${1:-$target/lib} bins=${2:-$target/release}
 cc=${CC:-cc}
 say() { printf 'dist: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 [ "$(id -u)" = 0 ] || { say "skipped: only the superuser may change the root"; exit 77; }
 unshare --mount --net --pid --fork true 2>/dev/null || { say "skipped: there are no namespaces here"; exit 77; }
+
+[ $# != 0 ] || make --no-print-directory -C "$top" lib tools
 
 # git does not answer to the superuser where the tree is another user's.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$top" log -1 --format=%ct 2>/dev/null || date +%s)}
