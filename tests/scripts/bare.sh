@@ -31,6 +31,7 @@ fi
 
 ip link set lo up
 # A layer above /usr, in which files can be removed: those below stay.
+# shellcheck disable=SC2153 # of the call above
 mkdir "$WORK/layer"
 mount -t tmpfs tmpfs "$WORK/layer"
 mkdir "$WORK/layer/upper" "$WORK/layer/work"

@@ -68,7 +68,8 @@ mv "$work/lock" "$work/exs-tools-$version/Cargo.lock"
 [ "$(cd "$work/installed/bin" && echo *)" = "${programs[*]}" ] || die "cargo install gives other programs: $(ls "$work/installed/bin")"
 for program in "${programs[@]}"; do
     [ "$("$work/installed/bin/$program" --version)" = "$program $version" ] || die "$program --version says something else"
-    "$work/installed/bin/$program" --man-pages "$work" && [ -s "$work/$program.1" ] || die "$program has no manual page"
+    "$work/installed/bin/$program" --man-pages "$work" || die "$program writes no manual page"
+    [ -s "$work/$program.1" ] || die "$program has no manual page"
 done
 mkdir "$work/tree"
 cp "$work"/*.1 "$work/tree/"

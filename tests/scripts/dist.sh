@@ -118,6 +118,7 @@ PY
 else
     say "skipped: there is no python3 with yaml to read the book's pods with"
 fi
+# shellcheck disable=SC2016 # the fences of Markdown
 packages=$(sed -n '/^```dockerfile$/,/^```$/s/.*--no-install-recommends *\(.*[^ \\]\) *\\*$/\1/p' "$page")
 [ -n "$packages" ] || die "the book's Containerfile installs nothing"
 for package in $packages; do
@@ -127,6 +128,7 @@ for package in $packages; do
     fi
 done
 # The packages that these need, too, and of all of them the files.
+# shellcheck disable=SC2086 # several packages
 mapfile -t closure < <(apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts --no-breaks \
     --no-replaces --no-enhances $packages | grep -E '^[a-z0-9][a-z0-9.+-]*$' | sort -u)
 dpkg-query --listfiles "${closure[@]}" | sort -u | while read -r file; do
