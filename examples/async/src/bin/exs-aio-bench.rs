@@ -1,0 +1,304 @@
+//! Streams of EXS beside tokio's TCP, in one run: `exs-aio-bench [SCENARIO] [ROUNDS]`.
+//!
+//! The scenarios are `echo` (64 bytes there and back), `bulk` (64 KiB writes one way), `http` (axum
+//! and hyper) and `many` (connections with an echo each). The default is all of them. Each round runs
+//! TCP, the software RNIC and shared memory one after the other. The figures are medians of the
+//! rounds. The server is in a thread with a runtime of its own.
+
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Instant;
+
+use axum::Router;
+use axum::routing::get;
+use exs::aio::{AsyncListener, AsyncStream};
+use exs::{Options, Transport};
+use exs_async_examples::Web;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// A kind of stream.
+trait Net: Copy + Send + 'static {
+    type Listener: Send;
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    fn listen(self) -> impl Future<Output = io::Result<(Self::Listener, SocketAddr)>> + Send;
+    fn accept(l: &mut Self::Listener) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn connect(self, to: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn serve_http(l: Self::Listener, app: Router) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+#[derive(Clone, Copy)]
+struct Tcp;
+
+impl Net for Tcp {
+    type Listener = TcpListener;
+    type Stream = TcpStream;
+
+    async fn listen(self) -> io::Result<(TcpListener, SocketAddr)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let addr = listener.local_addr()?;
+        Ok((listener, addr))
+    }
+
+    async fn accept(listener: &mut TcpListener) -> io::Result<TcpStream> {
+        let stream = listener.accept().await?.0;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn connect(self, to: SocketAddr) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(to).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn serve_http(listener: TcpListener, app: Router) -> io::Result<()> {
+        axum::serve(listener, app).await
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Exs(Transport);
+
+impl Net for Exs {
+    type Listener = AsyncListener;
+    type Stream = AsyncStream;
+
+    async fn listen(self) -> io::Result<(AsyncListener, SocketAddr)> {
+        let options = Options::default().with_transport(self.0);
+        let listener = AsyncListener::bind_with(SocketAddr::from(([127, 0, 0, 1], 0)), options)?;
+        let addr = listener.local_addr()?;
+        Ok((listener, addr))
+    }
+
+    async fn accept(listener: &mut AsyncListener) -> io::Result<AsyncStream> {
+        Ok(listener.accept().await?.0)
+    }
+
+    async fn connect(self, to: SocketAddr) -> io::Result<AsyncStream> {
+        Ok(AsyncStream::connect_with(to, Options::default().with_transport(self.0)).await?)
+    }
+
+    async fn serve_http(listener: AsyncListener, app: Router) -> io::Result<()> {
+        axum::serve(Web(listener), app).await
+    }
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Runs `serve` with a listener in a thread, and `client` with its address here.
+fn beside<N: Net, S, C, T>(
+    net: N,
+    serve: impl FnOnce(N::Listener) -> S + Send + 'static,
+    client: impl FnOnce(SocketAddr) -> C,
+) -> Result<T>
+where
+    S: Future<Output = Result<()>>,
+    C: Future<Output = Result<T>>,
+{
+    let (tell, told) = mpsc::channel();
+    let server = std::thread::spawn(move || {
+        runtime()?.block_on(async {
+            let (listener, addr) = net.listen().await?;
+            tell.send(addr)?;
+            serve(listener).await
+        })
+    });
+    let addr = told.recv().map_err(|_| "the server does not listen")?;
+    let result = runtime()?.block_on(client(addr))?;
+    server.join().map_err(|_| "the server panicked")??;
+    Ok(result)
+}
+
+/// Seconds of a round trip of 64 bytes.
+fn echo<N: Net>(net: N) -> Result<f64> {
+    const TIMES: u32 = 20_000;
+    let serve = |mut listener: N::Listener| async move {
+        let mut stream = N::accept(&mut listener).await?;
+        let mut bytes = [0; 64];
+        while stream.read_exact(&mut bytes).await.is_ok() {
+            stream.write_all(&bytes).await?;
+        }
+        Ok(())
+    };
+    beside(net, serve, |addr| async move {
+        let mut stream = net.connect(addr).await?;
+        let mut bytes = [7; 64];
+        let mut begun = Instant::now();
+        for i in 0..TIMES + 1000 {
+            if i == 1000 {
+                begun = Instant::now();
+            }
+            stream.write_all(&bytes).await?;
+            stream.read_exact(&mut bytes).await?;
+        }
+        Ok(begun.elapsed().as_secs_f64() / f64::from(TIMES))
+    })
+}
+
+/// Bytes each second, one way, by writes of 64 KiB.
+fn bulk<N: Net>(net: N) -> Result<f64> {
+    const WRITES: usize = 16 << 10;
+    const LEN: usize = 64 << 10;
+    let serve = |mut listener: N::Listener| async move {
+        let mut stream = N::accept(&mut listener).await?;
+        let (mut bytes, mut all) = (vec![0; LEN], 0);
+        while all < WRITES * LEN {
+            all += stream.read(&mut bytes).await?;
+        }
+        stream.write_all(b"x").await?;
+        Ok(())
+    };
+    beside(net, serve, |addr| async move {
+        let mut stream = net.connect(addr).await?;
+        let bytes = vec![7; LEN];
+        let begun = Instant::now();
+        for _ in 0..WRITES {
+            stream.write_all(&bytes).await?;
+        }
+        stream.flush().await?;
+        stream.read_exact(&mut [0]).await?;
+        Ok((WRITES * LEN) as f64 / begun.elapsed().as_secs_f64())
+    })
+}
+
+/// Requests each second over 8 connections.
+fn http<N: Net>(net: N) -> Result<f64> {
+    const CLIENTS: u32 = 8;
+    const REQUESTS: u32 = 2000;
+    let serve = |listener: N::Listener| async move {
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let stop = Arc::new(Mutex::new(Some(stop)));
+        let end = move || {
+            drop(stop.lock().ok().and_then(|mut stop| stop.take()));
+            async { "bye" }
+        };
+        let app = Router::new().route("/", get(|| async { "hello, world" }));
+        let app = app.route("/end", get(end));
+        tokio::select! {
+            served = N::serve_http(listener, app) => served?,
+            // The answer leaves first.
+            _ = stopped => for _ in 0..100 { tokio::task::yield_now().await },
+        }
+        Ok(())
+    };
+    let ask = |path: &'static str, times: u32, addr| async move {
+        let stream = net.connect(addr).await?;
+        let (mut client, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        for _ in 0..times {
+            let request = Request::get(path).header("host", "exs").body(Full::<Bytes>::default())?;
+            client.ready().await?;
+            client.send_request(request).await?.into_body().collect().await?;
+        }
+        Ok::<(), Box<dyn Error + Send + Sync>>(())
+    };
+    beside(net, serve, |addr| async move {
+        ask("/", 100, addr).await?;
+        let begun = Instant::now();
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|_| tokio::spawn(ask("/", REQUESTS, addr))).collect();
+        for client in clients {
+            client.await??;
+        }
+        let took = begun.elapsed().as_secs_f64();
+        ask("/end", 1, addr).await?;
+        Ok(f64::from(CLIENTS * REQUESTS) / took)
+    })
+}
+
+/// Connections each second, all open at once, with an echo each.
+fn many<N: Net>(net: N) -> Result<f64> {
+    let connections: u32 = match std::env::var("CONNECTIONS") {
+        Ok(n) => n.parse()?,
+        Err(_) => 1000,
+    };
+    let serve = move |mut listener: N::Listener| async move {
+        let mut tasks = Vec::new();
+        for _ in 0..connections {
+            let mut stream = N::accept(&mut listener).await?;
+            tasks.push(tokio::spawn(async move {
+                let mut bytes = [0; 64];
+                while stream.read_exact(&mut bytes).await.is_ok() {
+                    stream.write_all(&bytes).await?;
+                }
+                io::Result::Ok(())
+            }));
+        }
+        for task in tasks {
+            task.await??;
+        }
+        Ok(())
+    };
+    beside(net, serve, |addr| async move {
+        let begun = Instant::now();
+        let mut open = Vec::new();
+        let mut bytes = [7; 64];
+        for _ in 0..connections {
+            let mut stream = net.connect(addr).await?;
+            stream.write_all(&bytes).await?;
+            open.push(stream);
+        }
+        for stream in &mut open {
+            stream.read_exact(&mut bytes).await?;
+        }
+        Ok(f64::from(connections) / begun.elapsed().as_secs_f64())
+    })
+}
+
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let wanted = args.next().unwrap_or_else(|| "all".to_owned());
+    let rounds: usize = args.next().map_or(Ok(5), |n| n.parse())?;
+    let run = |name: &str, unit: &str, scale: f64, f: &dyn Fn(usize) -> Result<f64>| {
+        if wanted != "all" && wanted != name {
+            return Ok(());
+        }
+        let mut figures = [const { Vec::new() }; 3];
+        for _ in 0..rounds {
+            for (net, figures) in figures.iter_mut().enumerate() {
+                figures.push(f(net)? * scale);
+            }
+        }
+        let [tcp, soft, shm] = figures.each_mut().map(|f| median(f));
+        println!(
+            "{name:6} tcp {tcp:10.2} {unit:9} soft {soft:10.2} ({:.2})  shm {shm:10.2} ({:.2})",
+            soft / tcp,
+            shm / tcp
+        );
+        Result::Ok(())
+    };
+    macro_rules! each {
+        ($scenario:ident) => {
+            &|net| match net {
+                0 => $scenario(Tcp),
+                1 => $scenario(Exs(Transport::Soft)),
+                _ => $scenario(Exs(Transport::Shm)),
+            }
+        };
+    }
+    run("echo", "us", 1e6, each!(echo))?;
+    run("bulk", "GB/s", 1e-9, each!(bulk))?;
+    run("http", "requests/s", 1.0, each!(http))?;
+    run("many", "conns/s", 1.0, each!(many))?;
+    Ok(())
+}
