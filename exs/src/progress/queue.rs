@@ -16,6 +16,7 @@ use super::{Error, QueueOptions, WaitPolicy};
 use crate::sys::{EpollSet, EventFd, cold_path};
 
 pub use self::fd::FdUse;
+use self::fd::Signal;
 
 /// The events that a thread wants from a queue, and the place for them.
 pub(crate) struct Want<'a, E> {
@@ -28,6 +29,7 @@ pub(crate) struct Want<'a, E> {
 struct Inner {
     events: VecDeque<RawEvent>,
     waiters: Vec<Arc<Waiter>>,
+    signal: Signal,
 }
 
 /// The shared part of an event queue.
@@ -249,16 +251,14 @@ impl QueueCore {
 
     fn add(&self, inner: &mut Inner, event: RawEvent, wake: &mut Vec<Arc<Waiter>>) {
         inner.events.push_back(event);
-        self.show(inner, inner.events.len() - 1, wake);
+        self.show(inner, wake);
     }
 
-    /// Publishes events that were added behind the first `before` events.
-    fn show(&self, inner: &Inner, before: usize, wake: &mut Vec<Arc<Waiter>>) {
+    /// Publishes events that were added.
+    fn show(&self, inner: &mut Inner, wake: &mut Vec<Arc<Waiter>>) {
         let len = inner.events.len();
         self.len.store(len, Ordering::Release);
-        if before == 0 && self.has_fd() {
-            self.fd.signal();
-        }
+        self.signal(inner);
         for w in &inner.waiters {
             if len >= w.min.load(Ordering::SeqCst) && !wake.iter().any(|x| Arc::ptr_eq(x, w)) {
                 wake.push(Arc::clone(w));
@@ -270,7 +270,7 @@ impl QueueCore {
     pub(crate) fn pop(&self) -> Option<RawEvent> {
         let mut inner = self.lock();
         let event = inner.events.pop_front()?;
-        self.note_removed(&inner, 1);
+        self.note_removed(&mut inner, 1);
         Some(event)
     }
 
@@ -358,13 +358,10 @@ impl QueueCore {
     }
 
     /// Frees the places of `n` events that were removed.
-    fn note_removed(&self, inner: &Inner, n: usize) {
-        let left = inner.events.len();
-        self.len.store(left, Ordering::Release);
+    fn note_removed(&self, inner: &mut Inner, n: usize) {
+        self.len.store(inner.events.len(), Ordering::Release);
         self.free(inner, n);
-        if n > 0 && left == 0 && self.has_fd() {
-            self.fd.drain();
-        }
+        self.end_signal(inner);
     }
 
     /// Puts `waiter` on the list: it is woken when its events are there.

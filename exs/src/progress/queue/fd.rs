@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use super::QueueCore;
+use super::{Inner, QueueCore};
 use crate::sys::{EpollSet, EventFd};
 
 /// The user of a queue's descriptor.
@@ -18,6 +18,19 @@ pub enum FdUse {
     Program = 2,
 }
 
+/// The state of the queue's eventfd, which is readable while events wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// It is not readable, and an event makes it so.
+    #[default]
+    Off,
+    /// It is readable.
+    On,
+    /// It is not readable, and stays so: the thread that drives the queue's shard takes the events
+    /// itself. This saves two system calls for each dequeue that finds events.
+    Quiet,
+}
+
 impl Drop for QueueCore {
     fn drop(&mut self) {
         if self.drive.get().is_some() {
@@ -30,12 +43,51 @@ impl QueueCore {
     /// Returns the descriptor, which is readable while events wait. From the first call on, the
     /// queue keeps it up to date.
     pub fn fd(&self, user: FdUse) -> &EventFd {
-        let inner = self.lock();
-        let before = self.fd_use.fetch_max(user as u8, Ordering::AcqRel);
-        if before == FdUse::None as u8 && !inner.events.is_empty() {
-            self.fd.signal();
-        }
+        let mut inner = self.lock();
+        self.fd_use.fetch_max(user as u8, Ordering::AcqRel);
+        self.signal(&mut inner);
         &self.fd
+    }
+
+    /// Makes the descriptor readable, if events wait and a user has asked for it.
+    pub(super) fn signal(&self, inner: &mut Inner) {
+        if inner.signal == Signal::Off && !inner.events.is_empty() && self.has_fd() {
+            self.fd.signal();
+            inner.signal = Signal::On;
+        }
+    }
+
+    /// Events were taken: the descriptor is readable if more wait, and not otherwise.
+    pub(super) fn end_signal(&self, inner: &mut Inner) {
+        match inner.signal {
+            Signal::On if inner.events.is_empty() => {
+                self.fd.drain();
+                inner.signal = Signal::Off;
+            }
+            Signal::Quiet => {
+                inner.signal = Signal::Off;
+                self.signal(inner);
+            }
+            _ => {}
+        }
+    }
+
+    /// This thread is about to drive the shard, and takes what comes: no event makes the descriptor
+    /// readable until [`QueueCore::end_quiet`], or until events were taken.
+    pub(in crate::progress) fn begin_quiet(&self) {
+        let mut inner = self.lock();
+        if inner.signal == Signal::Off {
+            inner.signal = Signal::Quiet;
+        }
+    }
+
+    /// This thread takes no events: those that came make the descriptor readable.
+    pub(in crate::progress) fn end_quiet(&self) {
+        let mut inner = self.lock();
+        if inner.signal == Signal::Quiet {
+            inner.signal = Signal::Off;
+            self.signal(&mut inner);
+        }
     }
 
     /// True once [`QueueCore::fd`] was called.
@@ -66,5 +118,40 @@ impl QueueCore {
             1 => FdUse::Library,
             _ => FdUse::Program,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::progress::event::RawEvent;
+    use crate::progress::{EventKind, QueueOptions};
+
+    #[test]
+    fn events_of_a_thread_that_drives_do_not_signal() {
+        let q = QueueCore::new(&QueueOptions::default()).unwrap();
+        let readable = || q.fd(FdUse::Program).wait(Some(Duration::ZERO)).unwrap();
+        let push = || q.push(RawEvent::new(1, EventKind::Send), &mut Vec::new());
+        let take = |max| q.take::<RawEvent>(max, &mut Vec::new());
+        assert!(!readable());
+        q.begin_quiet();
+        push();
+        push();
+        assert!(!readable(), "the thread takes them itself");
+        assert_eq!(take(1), 1);
+        assert!(readable(), "it has left one");
+        q.begin_quiet();
+        assert!(readable(), "the event that waits is shown");
+        assert_eq!(take(8), 1);
+        assert!(!readable());
+        push();
+        assert!(readable(), "no thread drives");
+        take(8);
+        q.begin_quiet();
+        push();
+        q.end_quiet();
+        assert!(readable(), "the thread that drove takes nothing");
     }
 }

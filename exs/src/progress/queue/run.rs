@@ -19,7 +19,7 @@ impl QueueCore {
         if inner.events.len() == before {
             return false;
         }
-        self.show(&inner, before, wake);
+        self.show(&mut inner, wake);
         self.needs_leader() && before == 0 && inner.waiters.is_empty()
     }
 }
