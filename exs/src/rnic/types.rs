@@ -100,7 +100,8 @@ pub struct Caps {
     pub tells_reasons: bool,
     /// Segments per WR.
     pub max_sge: usize,
-    /// Most bytes that `inline` may copy at post time, `head` included.
+    /// Most bytes that `inline` may copy at post time, `head` included. Where `max_sge` is 1, also
+    /// the most of a head and the payload behind it.
     pub max_inline: usize,
     /// Most bytes that one WR may move.
     pub max_msg: u64,

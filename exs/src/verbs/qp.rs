@@ -114,6 +114,10 @@ impl VerbsRnic {
             let (asked, limit) = (attr.max_send_wr as u64, limit as u64);
             return Err(RnicError::Limit { what: "send queue depth", asked, limit });
         }
+        let (asked, limit) = (attr.max_recv_wr as u64, u64::from(self.attr.max_qp_wr));
+        if attr.srq.is_none() && asked > limit {
+            return Err(RnicError::Limit { what: "receive queue depth", asked, limit });
+        }
         let qp = self.qps.insert(VerbsQp {
             attr: *attr,
             phase: CmPhase::Idle,

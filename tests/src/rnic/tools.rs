@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use exs::mem::{Key, Region};
 use exs::rnic::{ConnParam, ListenOpts, Mr, SendOp, SendWr, Sge};
+
+use super::world::{Harness, World};
+
 /// Memory that is registered.
 pub struct Buf {
     /// The bytes.
@@ -106,4 +109,15 @@ pub fn write_wr(wr_id: u64, sges: &[Sge], raddr: u64, rkey: Key) -> SendWr<'_> {
 /// A READ into registered memory.
 pub fn read_wr(wr_id: u64, sges: &[Sge], raddr: u64, rkey: Key) -> SendWr<'_> {
     SendWr { op: SendOp::Read { raddr, rkey }, ..send_wr(wr_id, sges) }
+}
+
+impl<H: Harness> World<H> {
+    /// Parts of memory that lie behind each other, as segments of a work request. On a device that takes
+    /// fewer segments they are one.
+    pub fn segments(&self, node: usize, parts: &[Sge]) -> Vec<Sge> {
+        if parts.len() <= self.caps(node).max_sge {
+            return parts.to_vec();
+        }
+        vec![Sge { len: parts.iter().map(|part| part.len).sum(), ..parts[0] }]
+    }
 }

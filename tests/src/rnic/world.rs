@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use exs::mem::{Access, Key, Region};
 use exs::rnic::{
     Caps, CmEvent, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, Listener, Pd, Qp, QpAttr,
-    Ready, RecvWr, Rnic, RnicEvent, SendWr, Sge, Srq, Wc, WcStatus,
+    Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Sge, Srq, Wc, WcStatus,
 };
 use exs::time::Time;
 
@@ -87,6 +87,8 @@ pub struct World<H: Harness> {
     ahead: Duration,
     /// An RNIC has more to do at once.
     more: bool,
+    /// Receives that each queue pair's own queue holds: [`DEPTH`], or the limit of the device.
+    pub recv_depth: usize,
 }
 
 /// A queue pair with all that belongs to it.
@@ -133,6 +135,7 @@ impl<H: Harness> World<H> {
             start: Instant::now(),
             ahead: Duration::ZERO,
             more: false,
+            recv_depth: DEPTH,
         };
         for i in 0..rnics {
             let registry = world.poll.registry().try_clone().expect("a registry");
@@ -334,9 +337,15 @@ impl<H: Harness> World<H> {
         let rcq = rnic.create_cq(1024).expect("create_cq");
         let max_send_wr = rnic.caps().max_send_wr.min(DEPTH);
         let (max_recv_wr, context) = (DEPTH, context_of(rcq));
-        let attr =
+        let mut attr =
             QpAttr { pd, send_cq: scq, recv_cq: rcq, srq, max_send_wr, max_recv_wr, context };
-        let qp = rnic.create_qp(&attr).expect("create_qp");
+        let mut made = rnic.create_qp(&attr);
+        if let Err(RnicError::Limit { what: "receive queue depth", limit, .. }) = made {
+            attr.max_recv_wr = usize::try_from(limit).expect("below the depth asked for");
+            made = rnic.create_qp(&attr);
+            self.recv_depth = self.recv_depth.min(attr.max_recv_wr);
+        }
+        let qp = made.expect("create_qp");
         End { node, pd, scq, rcq, srq, qp }
     }
 
