@@ -227,6 +227,10 @@ impl Rnic for Fake {
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
         assert!(max_wr <= self.caps.max_srq_wr, "{max_wr}");
+        let most = self.spec.control.most_srqs.load(Ordering::SeqCst);
+        if most > 0 && self.spec.control.objects().srqs >= most {
+            return Err(RnicError::Os { call: "ibv_create_srq", errno: libc::ENOMEM });
+        }
         self.spec.control.count(self.inner.create_srq(pd, max_wr), |o| o.srqs += 1)
     }
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), RnicError> {

@@ -394,6 +394,8 @@ fn receives_are_never_promised_twice() {
     let _dog = Watchdog::new("receives_are_never_promised_twice");
     let (listener, port) = listener(Transport::Auto);
     let addr = SocketAddr::new(ip([127, 13, 0, 1]), port);
+    let tight = &devices()[3];
+    tight.limit_srqs(1);
     let (client, server) = join(socket(Transport::Auto), &listener, addr);
     assert_eq!(name(&client), "verbs (tight)");
     let error = failure(&socket(Transport::Verbs), addr);
@@ -416,6 +418,20 @@ fn receives_are_never_promised_twice() {
         if name(&client) == "verbs (tight)" {
             break;
         }
+    }
+    // Further connections get queues of their own, each for two ends, which end with them.
+    tight.limit_srqs(0);
+    let pairs: Vec<_> = (0..5).map(|_| join(socket(Transport::Verbs), &listener, addr)).collect();
+    assert!(tight.objects().srqs >= 5, "{:?}", tight.objects());
+    for (n, (client, server)) in (1u8..).zip(&pairs) {
+        client.blocking().send_all(&[n; 64]).unwrap();
+        let mut got = [0; 64];
+        server.blocking().recv_exact(&mut got).unwrap();
+        assert_eq!(got, [n; 64]);
+    }
+    drop(pairs);
+    while tight.objects().srqs > 1 {
+        std::thread::yield_now();
     }
 }
 

@@ -16,7 +16,8 @@ fn poor(caps: &mut Caps) {
     caps.srq_waits = false;
     caps.small_reads = false;
     caps.pins = true;
-    caps.max_srq_wr = 20_000;
+    // Receives of 125 connections.
+    caps.max_srq_wr = 1000;
     caps.max_sge = 2;
     caps.max_send_wr = 16;
     caps.max_inline = 128;

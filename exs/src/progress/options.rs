@@ -248,6 +248,8 @@ pub struct Options {
 
 /// The most data that travel inside a message.
 pub(super) const MOST_INLINE: usize = 8 << 10;
+/// `inline_threshold` where it is not set, but for shared memory.
+pub(super) const DEFAULT_INLINE: u32 = 4 << 10;
 
 impl Default for Options {
     /// As [`Options::from_env`]. An invalid variable counts as not set here, since the first socket
@@ -328,7 +330,7 @@ impl Options {
     /// another transport. This is `inline_threshold`, if it is set.
     pub fn inline_by(&self, shared_memory: bool) -> usize {
         // Up to about these sizes, two copies cost less than an announcement and an ADVERT.
-        let usual = if shared_memory { MOST_INLINE } else { 4 << 10 };
+        let usual = if shared_memory { MOST_INLINE } else { DEFAULT_INLINE as usize };
         self.inline_threshold.unwrap_or(usual).min(MOST_INLINE)
     }
 }

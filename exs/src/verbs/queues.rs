@@ -17,8 +17,11 @@ use crate::rnic::{
     Cq, DisconnectCause, Pd, Qp, RecvWr, RnicError, RnicEvent, Srq, Wc, WcOp, WcStatus,
 };
 
-/// Entries of a CQ of the device, unless its limit is lower.
+/// Entries of the first CQ of the device for a purpose, unless its limit is lower. Each further CQ is
+/// twice as long, so that few are polled for many connections.
 const CQ_DEPTH: u32 = 4096;
+/// The most entries of a CQ, unless a single queue pair needs more.
+const MAX_CQ_DEPTH: u32 = 64 << 10;
 /// Polls of one CQ in one turn, so that a turn is bounded.
 const POLLS_PER_TURN: usize = 8;
 /// Turns until everything was taken: more than the longest queue needs.
@@ -153,7 +156,14 @@ impl VerbsRnic {
         }
         let gone = RnicError::Os { call: "ibv_create_cq", errno: libc::ENODEV };
         let channel = self.channel.as_ref().ok_or(gone)?;
-        let depth = need.max(CQ_DEPTH).min(limit);
+        let usual = match role {
+            Role::Shared(_) => CQ_DEPTH,
+            _ => {
+                let earlier = self.hw.iter().filter(|(_, q)| q.role == role).count();
+                (CQ_DEPTH << earlier.min(8)).min(MAX_CQ_DEPTH)
+            }
+        };
+        let depth = need.max(usual).min(limit);
         let entry = self.hw.vacant_entry();
         let index = entry.key();
         let cq = CompQueue::new(self.device, depth, channel, index)

@@ -39,6 +39,8 @@ pub struct Control {
     pub(super) objects: Mutex<Objects>,
     pub(super) saves_keys: AtomicBool,
     pub(super) loses_receives: AtomicBool,
+    /// The most receive queues. 0: there is no limit.
+    pub(super) most_srqs: AtomicUsize,
 }
 
 /// What there is on a device.
@@ -67,6 +69,11 @@ impl Control {
     /// From now on connects to `ip` are what they were.
     pub fn heal(&self, ip: IpAddr) {
         self.deeds.lock().unwrap().remove(&ip);
+    }
+
+    /// From now on the device makes no more receive queues than this. 0: there is no limit.
+    pub fn limit_srqs(&self, most: usize) {
+        self.most_srqs.store(most, Ordering::SeqCst);
     }
 
     /// The times that connects to `ip` were given.

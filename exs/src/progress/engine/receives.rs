@@ -5,6 +5,9 @@
 //! connections. So when an SRQ may lack a good part of a chunk, new connections get another SRQ.
 //! The old SRQ ends with its last connection, and with all the receives that it lost.
 //!
+//! An SRQ whose peers cannot wait serves no more connections than it has receives for. Then new
+//! connections get another SRQ, too: an older one that has room again, or a new one.
+//!
 //! The number of a slot contains its domain (the upper half), its queue among those that the domain
 //! had, and its place in that queue.
 
@@ -28,14 +31,17 @@ pub(super) struct Receives {
     current: Slots,
     /// Earlier queues that still have connections.
     old: Vec<Slots>,
+    /// The number of the first slot of the newest queue.
+    newest: u64,
     /// The queue of each connection.
     of: HashMap<Qp, Srq>,
 }
 
 impl Receives {
     pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd, domain: u32) -> Result<Receives, RnicError> {
-        let current = Slots::new(rnic, pd, u64::from(domain) * DOMAIN)?;
-        Ok(Receives { pd, current, old: Vec::new(), of: HashMap::new() })
+        let newest = u64::from(domain) * DOMAIN;
+        let current = Slots::new(rnic, pd, newest)?;
+        Ok(Receives { pd, current, old: Vec::new(), newest, of: HashMap::new() })
     }
 
     /// The domain of a slot.
@@ -51,6 +57,9 @@ impl Receives {
     ) -> Result<Qp, RnicError> {
         if rnic.lost_receives(self.current.srq()) >= LACK {
             self.renew(rnic);
+        }
+        if !self.current.has_room(rnic.caps()) {
+            self.find_room(rnic);
         }
         self.current.promise(rnic)?;
         let srq = self.current.srq();
@@ -76,12 +85,21 @@ impl Receives {
         }
     }
 
+    /// Gives new connections an older queue that has room again, or another one.
+    fn find_room(&mut self, rnic: &mut dyn Rnic) {
+        let has_room = |s: &Slots| s.has_room(rnic.caps()) && rnic.lost_receives(s.srq()) < LACK;
+        match self.old.iter().position(has_room) {
+            Some(at) => std::mem::swap(&mut self.current, &mut self.old[at]),
+            None => self.renew(rnic),
+        }
+    }
+
     /// Makes another queue for new connections.
     fn renew(&mut self, rnic: &mut dyn Rnic) {
-        let base = self.current.base();
-        let next = (base / DOMAIN * DOMAIN) + (base + QUEUE) % DOMAIN;
+        let next = (self.newest / DOMAIN * DOMAIN) + (self.newest + QUEUE) % DOMAIN;
         match Slots::new(rnic, self.pd, next) {
             Ok(new) => {
+                self.newest = next;
                 let old = std::mem::replace(&mut self.current, new);
                 if old.is_unused() { old.end(rnic) } else { self.old.push(old) }
             }

@@ -13,20 +13,24 @@
 //! chunk, and above that the bits of `receives`.
 
 use crate::mem::{Access, Segment};
-use crate::progress::options::MOST_INLINE;
+use crate::progress::options::{DEFAULT_INLINE, MOST_INLINE};
 use crate::rnic::{Caps, MESSAGE, Pd, RecvWr, Rnic, RnicError, STRICT_CREDITS, Sge, Srq};
 use crate::session::Buf;
 use crate::wire::exs::MAX_HEADER;
 
-/// The bytes of a slot: the header of a message (in a cache line), and its inline data.
+/// The most bytes of a slot: the header of a message (in a cache line), and its inline data.
 pub(in crate::progress) const SLOT: u32 = MESSAGE;
 const _: () = assert!(MAX_HEADER + MOST_INLINE <= SLOT as usize);
-const SLOT_LEN: usize = SLOT as usize;
+/// The bytes of a slot where each connection has slots of its own. They hold the inline data that a
+/// peer sends unless it has an option for more, and half the memory.
+const STRICT_SLOT: u32 = 64 + DEFAULT_INLINE;
+const _: () = assert!(MAX_HEADER <= 64);
 /// The slots of one registration.
 pub(super) const CHUNK: usize = 256;
 /// The most slots of a queue whose peers can wait.
 const PATIENT_MAX: usize = 1024;
-/// The most slots of a queue whose peers cannot wait: 256 MiB, for 4096 connections.
+/// The most slots of a queue whose peers cannot wait: 130 MiB, for 4096 connections. Further
+/// connections get another queue.
 const STRICT_MAX: usize = 32 << 10;
 /// The larger of the two.
 pub(super) const MOST: usize = STRICT_MAX;
@@ -52,6 +56,11 @@ pub(super) fn credits(caps: &Caps) -> u16 {
     }
 }
 
+/// The bytes of a slot.
+pub(super) fn slot_len(caps: &Caps) -> u32 {
+    if caps.srq_waits { SLOT } else { STRICT_SLOT }
+}
+
 /// Slots for each connection.
 fn slots_each(caps: &Caps) -> usize {
     usize::from(credits(caps)).min(SLOTS_EACH)
@@ -66,6 +75,8 @@ pub(super) struct Slots {
     chunks: Vec<Buf>,
     /// The slots that exist.
     count: usize,
+    /// The bytes of each.
+    len: u32,
     /// The most slots that may exist.
     limit: usize,
     /// The slots that connections have between them.
@@ -83,7 +94,7 @@ impl Slots {
     pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd, base: u64) -> Result<Slots, RnicError> {
         let caps = rnic.caps();
         let most = if caps.srq_waits { PATIENT_MAX } else { STRICT_MAX };
-        let limit = most.min(caps.max_srq_wr);
+        let (limit, len) = (most.min(caps.max_srq_wr), slot_len(caps));
         let srq = rnic.create_srq(pd, limit)?;
         let lag = LAG.min(limit / 8);
         let mut slots = Slots {
@@ -92,6 +103,7 @@ impl Slots {
             base,
             chunks: Vec::new(),
             count: 0,
+            len,
             limit,
             promised: 0,
             keep: CHUNK,
@@ -120,6 +132,11 @@ impl Slots {
     /// True if it has no connections.
     pub(super) fn is_unused(&self) -> bool {
         self.promised == 0
+    }
+
+    /// True if there is room for one more connection.
+    pub(super) fn has_room(&self, caps: &Caps) -> bool {
+        caps.srq_waits || self.promised + slots_each(caps) <= self.limit
     }
 
     /// Makes sure that there are slots for one more connection.
@@ -206,7 +223,8 @@ impl Slots {
         }
         while self.count < want {
             if self.count == self.chunks.len() * CHUNK {
-                let seg = super::device::map(CHUNK.min(self.limit - self.count) * SLOT_LEN)?;
+                let seg =
+                    super::device::map(CHUNK.min(self.limit - self.count) * self.len as usize)?;
                 let mr = rnic.reg_mr(self.pd, &seg, Access::LOCAL)?;
                 self.chunks.push(Buf { seg, mr });
             }
@@ -231,19 +249,19 @@ impl Slots {
             return Err(RnicError::NoSuch { what: "receive slot", id: u32::MAX });
         };
         let addr = chunk.seg.addr() + at as u64;
-        let sge = Sge { addr, len: SLOT.into(), lkey: chunk.mr.key };
+        let sge = Sge { addr, len: self.len.into(), lkey: chunk.mr.key };
         rnic.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sges: &[sge] })
     }
 
     /// The chunk of a slot, and the offset of the slot in it.
     fn find(&self, slot: u64) -> Option<(&Buf, usize)> {
         let slot = usize::try_from(slot.checked_sub(self.base)?).ok()?;
-        Some((self.chunks.get(slot / CHUNK)?, slot % CHUNK * SLOT_LEN))
+        Some((self.chunks.get(slot / CHUNK)?, slot % CHUNK * self.len as usize))
     }
 
     /// The `len` bytes that arrived in a slot. None: there is no such slot, or it is shorter.
     pub(super) fn get(&self, slot: u64, len: u64) -> Option<Segment> {
-        let len = usize::try_from(len).ok().filter(|len| *len <= SLOT_LEN)?;
+        let len = usize::try_from(len).ok().filter(|len| *len <= self.len as usize)?;
         let (chunk, at) = self.find(slot)?;
         chunk.seg.slice(at, len).ok()
     }

@@ -195,7 +195,7 @@ impl Sock {
             max_chunk: clamp(usize::try_from(caps.max_msg).unwrap_or(usize::MAX), 1, 1 << 20),
             max_msg: self.opts.max_message,
             credits: Device::credits(caps),
-            slot: slots::SLOT,
+            slot: slots::slot_len(caps),
             max_send_wr: Device::send_depth(caps),
             keepalive: self.opts.keep_alive,
             dead_after: self.opts.dead_after,
