@@ -357,13 +357,7 @@ impl Buffer {
     }
 
     /// A buffer over a region that no other buffer refers to.
-    #[cfg(feature = "bytes")]
     pub(super) fn from_region(region: Arc<Region>) -> Buffer {
-        Buffer::whole(SharedRegion::new(region, false))
-    }
-
-    /// A buffer of all of a region that has no handle.
-    pub(super) fn of(region: Arc<Region>) -> Buffer {
         Buffer::whole(SharedRegion::new(region, false))
     }
 

@@ -7,14 +7,14 @@ use super::raw::Region;
 impl From<bytes::BytesMut> for Buffer {
     /// The bytes are not copied, wherever in their allocation they lie.
     fn from(bytes: bytes::BytesMut) -> Buffer {
-        Buffer::of(Region::from_bytes_mut(bytes))
+        Buffer::from_region(Region::from_bytes_mut(bytes))
     }
 }
 
 impl From<Vec<u8>> for Buffer {
     /// The bytes are not copied.
     fn from(vec: Vec<u8>) -> Buffer {
-        Buffer::of(Region::from_vec(vec))
+        Buffer::from_region(Region::from_vec(vec))
     }
 }
 
