@@ -40,6 +40,8 @@ BEGIN {
     about["exs_version"] = "the version of the library"
     about["exs_qfd"] = "the descriptor of an event queue"
     about["exs_export"] = "open memory to the peer"
+    about["exs_fetch_add"] = "add to a word of the peer's memory in one step"
+    about["exs_compare_swap"] = "compare and replace a word of the peer's memory in one step"
     about["exs_revoke"] = "close exported memory to the peer"
     about["exs_remote_info"] = "what a descriptor of exported memory says"
     about["exs_read"] = "read the memory of the peer"

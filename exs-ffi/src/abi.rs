@@ -46,6 +46,8 @@ constants! {
     EXS_EVT_READ = 0x1001;
     EXS_EVT_WRITE = 0x1002;
     EXS_EVT_REVOKE = 0x1003;
+    EXS_EVT_FETCH_ADD = 0x1004;
+    EXS_EVT_COMPARE_SWAP = 0x1005;
     EXS_EVF_EOF = 1;
     EXS_EVF_TRUNC = 2;
     EXS_EVTVEC_MAX = 4096;
@@ -69,6 +71,10 @@ constants! {
     EXS_REMOTE_SIZE = 24;
     EXS_RIGHT_READ = 1;
     EXS_RIGHT_WRITE = 2;
+    EXS_RIGHT_ATOMIC = 4;
+    EXS_ATOMICS_NONE = 0;
+    EXS_ATOMICS_DEVICE = 1;
+    EXS_ATOMICS_HOST = 2;
     SOL_EXS = 0x45_5853;
     EXS_SO_TRANSPORT = 1;
     EXS_SO_DEVICE = 2;
@@ -85,6 +91,8 @@ constants! {
     EXS_SO_RNR_RETRY_COUNT = 13;
     EXS_SO_RNR_TIMER = 14;
     EXS_SO_ACK_TIMEOUT = 15;
+    EXS_SO_ATOMICS = 16;
+    EXS_SO_PEER_ATOMICS = 17;
 }
 
 /// `exs_iovec_t`
@@ -220,6 +228,15 @@ pub struct EvtPoll {
     pub exs_evt_pollfd: *mut Pollfd,
 }
 
+/// `exs_evt_atomic_t`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct EvtAtomic {
+    pub exs_evt_length: usize,
+    pub exs_evt_place: *mut u64,
+    pub exs_evt_old: u64,
+}
+
 /// The union of `exs_event_t`
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -229,6 +246,7 @@ pub union EventUnion {
     pub exs_evt_xferfile: EvtXferfile,
     pub exs_evt_accept: EvtAccept,
     pub exs_evt_poll: EvtPoll,
+    pub exs_evt_atomic: EvtAtomic,
     pub exs_evt_reserved: [u64; 6],
 }
 

@@ -146,6 +146,15 @@ fn union_of(event: &mut exs::Event, call: Call, place: u64) -> EventUnion {
             let exs_evt_xferfile = Out::<Xferfile>::named(place).raw();
             union.exs_evt_xferfile = EvtXferfile { exs_evt_length, exs_evt_xferfile };
         }
+        EXS_EVT_FETCH_ADD | EXS_EVT_COMPARE_SWAP => {
+            let (place, old) = (Out::<u64>::named(place), event.old_value());
+            if let Some(old) = old.filter(|_| !place.is_null()) {
+                // The place is not NULL.
+                let _ = place.write(old);
+            }
+            let (exs_evt_place, exs_evt_old) = (place.raw(), old.unwrap_or(0));
+            union.exs_evt_atomic = EvtAtomic { exs_evt_length, exs_evt_place, exs_evt_old };
+        }
         EXS_EVT_CONNECT | EXS_EVT_SHUTDOWN | EXS_EVT_CLOSE => {}
         _ => {
             let exs_evt_buffer = place as *mut c_void;

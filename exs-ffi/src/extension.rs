@@ -33,12 +33,14 @@ pub unsafe extern "C" fn exs_export(
     border(|| {
         let Target::Exs(entry) = sockets::find(fd)? else { return not_ours(fd) };
         remote.check()?;
-        if rights & !(EXS_RIGHT_READ | EXS_RIGHT_WRITE) != 0 {
-            return Err(Fail::fixed(libc::EINVAL, "EXS_RIGHT_READ, EXS_RIGHT_WRITE, or both"));
+        if rights & !(EXS_RIGHT_READ | EXS_RIGHT_WRITE | EXS_RIGHT_ATOMIC) != 0 {
+            let known = "rights: EXS_RIGHT_READ, EXS_RIGHT_WRITE and EXS_RIGHT_ATOMIC";
+            return Err(Fail::fixed(libc::EINVAL, known));
         }
         let rights = Rights::default()
             .with_read(rights & EXS_RIGHT_READ != 0)
-            .with_write(rights & EXS_RIGHT_WRITE != 0);
+            .with_write(rights & EXS_RIGHT_WRITE != 0)
+            .with_atomic(rights & EXS_RIGHT_ATOMIC != 0);
         let lifetime = (lifetime_ms != 0).then(|| Duration::from_millis(u64::from(lifetime_ms)));
         let buffer = memory::buffer(addr, len, mhandle)?;
         let mut state = entry.state();
@@ -90,7 +92,7 @@ fn local_place(descriptor: &RemoteBuffer) -> u64 {
     descriptor.addr()
 }
 
-fn descriptor(remote: In<Remote>) -> Result<RemoteBuffer> {
+pub(crate) fn descriptor(remote: In<Remote>) -> Result<RemoteBuffer> {
     let bytes = remote.read()?.exs_remote_bytes;
     RemoteBuffer::from_bytes(&bytes).map_err(|e| Fail::text(libc::EINVAL, e.to_string()))
 }
@@ -113,7 +115,8 @@ pub unsafe extern "C" fn exs_remote_info(
         if !rights.is_null() {
             let read = if d.rights().read { EXS_RIGHT_READ } else { 0 };
             let write = if d.rights().write { EXS_RIGHT_WRITE } else { 0 };
-            rights.write(read | write)?;
+            let atomic = if d.rights().atomic { EXS_RIGHT_ATOMIC } else { 0 };
+            rights.write(read | write | atomic)?;
         }
         Ok(0)
     })

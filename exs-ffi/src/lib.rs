@@ -21,6 +21,7 @@
 
 pub mod abi;
 mod accept;
+mod atomic;
 mod batch;
 mod blocking;
 mod close;

@@ -22,7 +22,7 @@ use crate::ptr::{In, Out};
 use crate::queues::duration;
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{self, Way, change};
-use crate::{tcp, told};
+use crate::{atomic, tcp, told};
 
 /// Returns how long a call without a queue waits.
 pub(crate) fn patience(entry: &Entry, fd: c_int, flags: c_int, way: Way) -> Patience {
@@ -333,6 +333,8 @@ fn get_own(entry: &Entry, name: c_int, o: Options) -> Result<Value> {
             }
         },
         EXS_SO_POLLABLE => Value::Int(c_int::from(entry.face.is_shown())),
+        EXS_SO_ATOMICS => Value::Int(atomic::to_c(entry.socket.atomics())),
+        EXS_SO_PEER_ATOMICS => Value::Int(atomic::to_c(entry.socket.peer_atomics())),
         _ => match path::get(&o.path, name) {
             Some(PathValue::Count(n)) => Value::Int(n),
             Some(PathValue::Time(t)) => Value::Time(t),

@@ -52,6 +52,7 @@ fn expected() -> Vec<(String, i64)> {
         "exs_evt_accept_t" = EvtAccept {
             exs_evt_newsocket, exs_evt_reserved, exs_evt_acceptaddr,
         }
+        "exs_evt_atomic_t" = EvtAtomic { exs_evt_length, exs_evt_place, exs_evt_old }
         "exs_evt_poll_t" = EvtPoll { exs_evt_revents, exs_evt_reserved, exs_evt_pollfd }
         "exs_event_t" = Event {
             exs_evt_type, exs_evt_errno, exs_evt_socket, exs_evt_flags, exs_evt_ahandle,
@@ -183,7 +184,7 @@ fn strict_programs_see_no_extensions() {
         }
     };
     for name in
-        ["exs_qfd", "exs_strerror", "exs_export", "exs_write", "exs_send_batch", "exs_counters"]
+        ["exs_qfd", "exs_strerror", "exs_export", "exs_write", "exs_fetch_add", "exs_counters"]
     {
         assert!(uses(name)("-DANY") && !uses(name)("-DEXS_STRICT"), "{name}");
         assert!(uses(name)("-DEXS_EXTENSIONS"), "{name}");

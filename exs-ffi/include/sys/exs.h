@@ -215,6 +215,8 @@ typedef struct exs_signal {
 #define EXS_EVT_READ        0x1001 /* extension: exs_read */
 #define EXS_EVT_WRITE       0x1002 /* extension: exs_write */
 #define EXS_EVT_REVOKE      0x1003 /* extension: exs_revoke */
+#define EXS_EVT_FETCH_ADD   0x1004 /* extension: exs_fetch_add */
+#define EXS_EVT_COMPARE_SWAP 0x1005 /* extension: exs_compare_swap */
 
 /* exs_evt_flags (extension). */
 #define EXS_EVF_EOF   0x1 /* a receive: the peer has ended its direction, and there is no more */
@@ -254,6 +256,13 @@ typedef struct exs_evt_poll {
     exs_pollfd_t *exs_evt_pollfd;  /* as it was given to the call */
 } exs_evt_poll_t;
 
+/* FETCH_ADD, COMPARE_SWAP. */
+typedef struct exs_evt_atomic {
+    size_t    exs_evt_length; /* 8; of an operation that was not done, or may not have been: 0 */
+    uint64_t *exs_evt_place;  /* as it was given to the call, filled if the operation was done */
+    uint64_t  exs_evt_old;    /* the value that was there before */
+} exs_evt_atomic_t;
+
 /* The completion of an operation. */
 typedef struct exs_event {
     int           exs_evt_type;    /* EXS_EVT_... */
@@ -267,6 +276,7 @@ typedef struct exs_event {
         exs_evt_xferfile_t exs_evt_xferfile;
         exs_evt_accept_t   exs_evt_accept;
         exs_evt_poll_t     exs_evt_poll;
+        exs_evt_atomic_t   exs_evt_atomic;
         uint64_t           exs_evt_reserved[6];
     } exs_evt_union;
 } exs_event_t;
@@ -546,16 +556,18 @@ typedef struct exs_remote {
     unsigned char exs_remote_bytes[EXS_REMOTE_SIZE];
 } exs_remote_t;
 
-#define EXS_RIGHT_READ  0x1
-#define EXS_RIGHT_WRITE 0x2
+#define EXS_RIGHT_READ   0x1
+#define EXS_RIGHT_WRITE  0x2
+#define EXS_RIGHT_ATOMIC 0x4
 
 /* Opens memory to the peer of this connection only, until the export is revoked, its
  * lifetime (milliseconds; 0: unlimited) is over, or the connection ends. rights:
- * EXS_RIGHT_READ, EXS_RIGHT_WRITE, or both. Stores the descriptor in remote. Until the
- * event of exs_revoke (or of exs_close), the memory must stay, and the peer may change
- * it at any moment if it has the right.
- * Returns 0, or -1: EINVAL (len is 0, rights), ENOTCONN, EOPNOTSUPP (a kernel socket),
- * EAGAIN (RDMA devices: the peer holds up earlier data, and with them many exports). */
+ * EXS_RIGHT_READ, EXS_RIGHT_WRITE and EXS_RIGHT_ATOMIC (exs_fetch_add and
+ * exs_compare_swap; addr must be a multiple of 8 then), or several. Stores the
+ * descriptor in remote. Until the event of exs_revoke (or of exs_close), the memory must
+ * stay, and the peer may change it at any moment if it has the right.
+ * Returns 0, or -1: EINVAL (len is 0, rights, alignment), ENOTCONN, EOPNOTSUPP (a kernel
+ * socket, or EXS_RIGHT_ATOMIC on a device without atomic operations), EAGAIN (RDMA devices: the peer holds up earlier data, and with them many exports). */
 int exs_export(int fd, void *addr, size_t len, int rights, unsigned lifetime_ms,
                exs_mhandle_t mhandle, exs_remote_t *remote);
 
@@ -577,6 +589,34 @@ int exs_read(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_t
  * the bytes are in the peer's memory. */
 int exs_write(int fd, void *buf, size_t len, const exs_remote_t *remote, uint64_t offset,
               int flags, exs_qhandle_t queue, exs_ahandle_t ahandle, exs_mhandle_t mhandle);
+
+/* Adds to the 8 bytes at offset of the peer's memory, in one step; the sum wraps at
+ * 2^64 (RFC 7306 FetchAdd, IBV_WR_ATOMIC_FETCH_AND_ADD). The event is FETCH_ADD, with
+ * the value that was there before. When it is dequeued, or when a call without a queue
+ * returns, old has that value, too; old may be NULL. The value is a number in the byte
+ * order of the peer's processor. offset: a multiple of 8. flags: 0.
+ *
+ * Atomic operations of all connections that reach these bytes through one device are
+ * atomic among each other. EXS_SO_PEER_ATOMICS says whether the processor of the peer
+ * may take part. exs_read, exs_write and the peer's own plain accesses do not. The
+ * operation is done once or not at all. An event with an error of the connection
+ * (ECONNRESET, ETIMEDOUT) leaves open whether it was done; ECANCELED says that it was
+ * not.
+ *
+ * Returns 0 (without a queue: when it was done), or -1: EINVAL (outside of the range, not
+ * aligned, no right), EOPNOTSUPP (the device of either side has no atomic operations, the
+ * peer's EXS is older, or a kernel socket), ENOTCONN. Nothing was sent then. If the peer
+ * has revoked the memory, the connection ends (EACCES). */
+int exs_fetch_add(int fd, const exs_remote_t *remote, uint64_t offset, uint64_t add,
+                  uint64_t *old, int flags, exs_qhandle_t queue, exs_ahandle_t ahandle);
+
+/* Stores desired in the 8 bytes at offset of the peer's memory if they are expected, in
+ * one step (RFC 7306 CmpSwap, IBV_WR_ATOMIC_CMP_AND_SWP). The event is COMPARE_SWAP, with
+ * the value that was found: desired was stored if this is expected. Otherwise as
+ * exs_fetch_add. */
+int exs_compare_swap(int fd, const exs_remote_t *remote, uint64_t offset, uint64_t expected,
+                     uint64_t desired, uint64_t *old, int flags, exs_qhandle_t queue,
+                     exs_ahandle_t ahandle);
 
 /* Posts count sends (0 to EXS_IOV_MAX), as exs_send one after the other: the i-th sends
  * the i-th piece, and its event is SEND with the i-th ahandle. Returns how many were
@@ -636,6 +676,13 @@ int exs_counters(int fd, exs_counters_t *counters, size_t size);
 #define EXS_SO_RNR_RETRY_COUNT 13 /* int: the same for a peer without a receive; 7: for ever */
 #define EXS_SO_RNR_TIMER       14 /* struct timeval: 10 us to 655.36 ms before that; zero: the default */
 #define EXS_SO_ACK_TIMEOUT     15 /* struct timeval: wait for an acknowledgement; zero: the default */
+#define EXS_SO_ATOMICS         16 /* int, read only: how the connection's device executes the peer's
+                                     atomic operations, EXS_ATOMICS_...; NONE if not connected */
+#define EXS_SO_PEER_ATOMICS    17 /* int, read only: how the peer's device executes this side's */
+
+#define EXS_ATOMICS_NONE   0 /* it executes none */
+#define EXS_ATOMICS_DEVICE 1 /* atomic among those that the device executes, not with processors */
+#define EXS_ATOMICS_HOST   2 /* also with atomic operations of the host's processors */
 
 #endif /* EXS_EXTENSIONS */
 

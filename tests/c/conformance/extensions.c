@@ -104,7 +104,7 @@ CASE("one-3", ranges_and_rights_are_kept, EXS | EXSMSG)
     FAILS(EFAULT, exs_read(p.a, NULL, 1, &r, 0, 0, q, 1, UNREG));
     FAILS(EINVAL, exs_read(p.a, here, 1, &r, 0, 1, q, 1, UNREG));
     FAILS(EINVAL, exs_export(p.b, there, 100, 0, 0, UNREG, &none));
-    FAILS(EINVAL, exs_export(p.b, there, 100, 4, 0, UNREG, &none));
+    FAILS(EINVAL, exs_export(p.b, there, 100, 8, 0, UNREG, &none));
     FAILS(EINVAL, exs_export(p.b, there, 0, EXS_RIGHT_READ, 0, UNREG, &none));
     FAILS(EFAULT, exs_export(p.b, NULL, 1, EXS_RIGHT_READ, 0, UNREG, &none));
     FAILS(EFAULT, exs_export(p.b, there, 1, EXS_RIGHT_READ, 0, UNREG, NULL));
@@ -117,6 +117,85 @@ CASE("one-3", ranges_and_rights_are_kept, EXS | EXSMSG)
     FAILS(EINVAL, exs_revoke(p.b, &w, BLOCK));
     end(p);
     end_queue(q);
+}
+
+/* True if atomic operations work; otherwise they are refused, and the connection stays. */
+static int has_atomics(struct pair p, uint64_t *words)
+{
+    int atomics = -1, peers = -1;
+    socklen_t len = sizeof atomics;
+    exs_remote_t remote;
+
+    GIVES(0, exs_getsockopt(p.b, SOL_EXS, EXS_SO_ATOMICS, &atomics, &len));
+    GIVES(0, exs_getsockopt(p.a, SOL_EXS, EXS_SO_PEER_ATOMICS, &peers, &len));
+    CHECK(atomics == peers && atomics >= EXS_ATOMICS_NONE && atomics <= EXS_ATOMICS_HOST);
+    if (atomics != EXS_ATOMICS_NONE)
+        return 1;
+    FAILS(EOPNOTSUPP, exs_export(p.b, words, 8, EXS_RIGHT_ATOMIC, 0, UNREG, &remote));
+    GIVES(0, exs_export(p.b, words, 8, EXS_RIGHT_READ, 0, UNREG, &remote));
+    remote.exs_remote_bytes[EXS_REMOTE_SIZE - 1] |= EXS_RIGHT_ATOMIC;
+    FAILS(EOPNOTSUPP, exs_fetch_add(p.a, &remote, 0, 1, NULL, 0, BLOCK));
+    FAILS(EOPNOTSUPP, exs_compare_swap(p.a, &remote, 0, 0, 1, NULL, 0, BLOCK));
+    GIVES(0, exs_revoke(p.b, &remote, BLOCK));
+    send_all(p.a, "x", 1);
+    return 0;
+}
+
+CASE("one-6", words_change_in_one_step, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(8);
+    uint64_t *there = calloc(4, sizeof *there), old = 99, len;
+    exs_remote_t remote, plain;
+    exs_event_t e;
+    int rights, i;
+
+    CHECK(there);
+    if (has_atomics(p, there)) {
+        FAILS(EINVAL, exs_export(p.b, (char *)there + 4, 8, EXS_RIGHT_ATOMIC, 0, UNREG, &remote));
+        GIVES(0, exs_export(p.b, there, 32, EXS_RIGHT_ATOMIC, 0, UNREG, &remote));
+        GIVES(0, exs_export(p.b, there, 32, EXS_RIGHT_READ, 0, UNREG, &plain));
+        GIVES(0, exs_remote_info(&remote, &len, &rights));
+        GIVES(EXS_RIGHT_ATOMIC, rights);
+        for (i = 0; i < 3; i++) {
+            GIVES(0, exs_fetch_add(p.a, &remote, 8, 5, i == 1 ? NULL : &old, 0, q, 7));
+            e = next(q, EXS_EVT_FETCH_ADD);
+            CHECK(e.exs_evt_errno == 0 && e.exs_evt_ahandle == 7 && e.exs_evt_socket == p.a);
+            GIVES(8, e.exs_evt_union.exs_evt_atomic.exs_evt_length);
+            GIVES(5 * i, e.exs_evt_union.exs_evt_atomic.exs_evt_old);
+            CHECK(e.exs_evt_union.exs_evt_atomic.exs_evt_place == (i == 1 ? NULL : &old));
+            GIVES(i == 2 ? 10 : 0, old);
+        }
+        GIVES(0, exs_compare_swap(p.a, &remote, 8, 14, 1, &old, 0, q, 8));
+        e = next(q, EXS_EVT_COMPARE_SWAP);
+        CHECK(old == 15 && e.exs_evt_union.exs_evt_atomic.exs_evt_old == 15);
+        /* without a queue */
+        GIVES(0, exs_compare_swap(p.a, &remote, 8, 15, UINT64_MAX, &old, 0, BLOCK));
+        GIVES(15, old);
+        GIVES(0, exs_fetch_add(p.a, &remote, 8, 2, NULL, 0, BLOCK));
+        GIVES(0, exs_fetch_add(p.a, &remote, 8, 0, &old, 0, BLOCK));
+        GIVES(1, old);
+        FAILS(EINVAL, exs_fetch_add(p.a, &remote, 4, 1, &old, 0, q, 1));
+        FAILS(EINVAL, exs_fetch_add(p.a, &remote, 32, 1, &old, 0, q, 1));
+        FAILS(EINVAL, exs_fetch_add(p.a, &remote, UINT64_MAX - 7, 1, &old, 0, q, 1));
+        FAILS(EINVAL, exs_fetch_add(p.a, &plain, 8, 1, &old, 0, q, 1));
+        FAILS(EINVAL, exs_compare_swap(p.a, &plain, 8, 0, 1, &old, 0, q, 1));
+        FAILS(EINVAL, exs_fetch_add(p.a, &remote, 8, 1, &old, 1, q, 1));
+        FAILS(EFAULT, exs_fetch_add(p.a, NULL, 8, 1, &old, 0, q, 1));
+        FAILS(EINVAL, exs_read(p.a, &old, 8, &remote, 8, 0, q, 1, UNREG));
+        nothing(q);
+        GIVES(0, exs_revoke(p.b, &remote, BLOCK));
+        CHECK(there[0] == 0 && there[1] == 1 && there[2] == 0 && there[3] == 0 && old == 1);
+        /* after the revocation: an event, which says so, and no change */
+        if (exs_fetch_add(p.a, &remote, 8, 1, &old, 0, q, 9) == 0) {
+            e = next_any(q);
+            CHECK(e.exs_evt_type == EXS_EVT_FETCH_ADD && e.exs_evt_errno != 0);
+        }
+        CHECK(there[1] == 1 && old == 1);
+    }
+    end(p);
+    end_queue(q);
+    free(there);
 }
 
 CASE("one-4", what_was_revoked_is_out_of_reach, EXS | EXSMSG)
@@ -151,6 +230,8 @@ CASE("one-5", kernel_sockets_have_none_of_it, KERNEL)
     FAILS(EOPNOTSUPP, exs_revoke(p.b, &remote, q, 1));
     FAILS(EOPNOTSUPP, exs_read(p.b, there, 1, &remote, 0, 0, q, 1, UNREG));
     FAILS(EOPNOTSUPP, exs_write(p.b, there, 1, &remote, 0, 0, q, 1, UNREG));
+    FAILS(EOPNOTSUPP, exs_fetch_add(p.b, &remote, 0, 1, NULL, 0, q, 1));
+    FAILS(EOPNOTSUPP, exs_compare_swap(p.b, &remote, 0, 0, 1, NULL, 0, q, 1));
     nothing(q);
     end(p);
     end_queue(q);
