@@ -147,9 +147,9 @@ pub use api::{
     Event, EventKind, EventQueue, Export, Failed, Host, Interest, KernelAddr, KernelSocket,
     MemError, MemoryRegion, OpError, Options, Packet, Part, PathOptions, PortInfo, QueueOptions,
     Readiness, RecvFlags, Refused, RemoteBuffer, RemoteBufferError, Rights, RnicError, Route,
-    SessionError, Shard, Socket, SocketStream, SocketType, TermCode, ToHost, Token, Transport,
-    TransportInfo, Violation, WaitPolicy, counters, error, explain, parse_size, parse_time,
-    transports,
+    SessionError, Shard, SharedWords, Socket, SocketStream, SocketType, TermCode, ToHost, Token,
+    Transport, TransportInfo, Violation, WaitPolicy, WordsExport, counters, error, explain,
+    parse_size, parse_time, transports,
 };
 
 #[cfg(feature = "futures")]

@@ -96,10 +96,10 @@ impl Socket {
         op: AtomicOp,
     ) -> Result<(), Error> {
         let word = remote.word(offset)?;
-        queue.core().reserve()?;
-        self.handle()
-            .post(queue.core(), |e, id, _| e.post_atomic(id, &self.ticket(queue, token), word, op))
-            .inspect_err(|_| queue.core().unreserve(1))
+        self.post_bare(queue, || {
+            let ticket = self.ticket(queue, token);
+            self.handle().post(queue.core(), |e, id, _| e.post_atomic(id, &ticket, word, op))
+        })
     }
 
     /// What the device of this connection executes the peer's atomic operations with, on memory

@@ -26,6 +26,7 @@ mod socket;
 mod stream;
 mod transfer;
 mod transports;
+mod words;
 
 pub use crate::mem::{Atomics, Buffer, MemError, MemoryRegion};
 pub use crate::progress::{
@@ -48,6 +49,7 @@ pub use socket::{Socket, SocketType};
 pub use stream::SocketStream;
 pub use transfer::Refused;
 pub use transports::{explain, transports};
+pub use words::{SharedWords, WordsExport};
 
 #[cfg(test)]
 mod tests {
@@ -60,6 +62,7 @@ mod tests {
         both::<(Socket, SocketStream, KernelSocket<std::net::TcpStream>, Blocking<'_>)>();
         both::<(EventQueue, Event, Completion, Failed, Refused, Refused<Vec<Buffer>>)>();
         both::<(Buffer, MemoryRegion, Export, RemoteBuffer, Part, KernelAddr)>();
+        both::<(SharedWords, WordsExport)>();
         both::<(Error, OpError, SessionError, RnicError, MemError, Violation)>();
         both::<(Options, QueueOptions, Counters, Route, TransportInfo)>();
     }

@@ -133,6 +133,14 @@ impl MemoryRegion {
     }
 }
 
+/// A buffer of a whole region whose words are open to atomic operations only, beside others of it.
+pub(super) fn beside_others(region: &MemoryRegion) -> Buffer {
+    // SAFETY: the buffers of such a region move into exports with the right to atomic operations
+    // alone, and drop there (`words`): no slice of them is made, and no plain copy reads or
+    // writes them. All accesses are atomic.
+    unsafe { region.overlapping(0, region.len()) }.expect("the whole of it")
+}
+
 /// Ends the process if it is dropped: the memory of a borrow may be in use.
 struct Bomb;
 

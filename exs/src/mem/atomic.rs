@@ -76,6 +76,11 @@ impl GrantedPart<'_> {
 }
 
 impl Segment {
+    /// Reads the word at `offset` in one step. Panics as [`Segment::update_word`].
+    pub fn load_word(&self, offset: usize) -> u64 {
+        self.update_word(offset, |_| None)
+    }
+
     /// Does an atomic operation on the word at `offset`, in one step for all processors of the
     /// host. Returns what was there before. Panics as [`Segment::update_word`].
     pub fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use exs::{
-    Atomics, Completion, Error, EventKind, Export, MemoryRegion, RemoteBuffer, Rights, Socket,
-    SocketType,
+    Atomics, Completion, Error, EventKind, Export, MemoryRegion, RemoteBuffer, Rights, SharedWords,
+    Socket, SocketType,
 };
 
 use crate::harness::{Env, Ledger};
@@ -343,4 +343,53 @@ pub fn the_peer_goes_away(env: &Env) {
     let sum = value(&export, 0);
     assert!((done..=300).contains(&sum), "{sum} additions, {done} reported");
     ledger.finish();
+}
+
+/// Peers of several connections, and the owner where it may take part, change the same words at the
+/// same time, and lose nothing.
+pub fn words_of_several_connections(env: &Env) {
+    const PEERS: u64 = 3;
+    let count = 300 / env.shrink() as u64;
+    let (listener, _) = env.listener(SocketType::Stream);
+    let pairs: Vec<_> = (0..PEERS).map(|_| env.join(SocketType::Stream, &listener)).collect();
+    let words = SharedWords::new(4).unwrap();
+    if pairs.iter().any(|(client, _)| client.peer_atomics() == Atomics::None) {
+        let refused = words.export(&pairs[0].1, None);
+        assert!(refused.is_err() || pairs[0].1.atomics() > Atomics::None);
+        return skip("no atomic operations");
+    }
+    let exports: Vec<_> =
+        pairs.iter().map(|(_, server)| words.export(server, None).unwrap()).collect();
+    let owner = pairs[0].1.atomics() == Atomics::Host;
+    assert_eq!(words.fetch_add(3, 1).is_ok(), owner);
+    std::thread::scope(|s| {
+        for ((client, _), export) in pairs.iter().zip(&exports) {
+            s.spawn(move || {
+                let remote = export.descriptor();
+                for _ in 0..count {
+                    client.blocking().fetch_add(&remote, 8, 1).unwrap();
+                    // A lock around what is no atomic operation.
+                    while client.blocking().compare_swap(&remote, 16, 0, 1).unwrap() != 0 {
+                        std::thread::yield_now();
+                    }
+                    client.blocking().fetch_add(&remote, 0, 1).unwrap();
+                    assert_eq!(client.blocking().compare_swap(&remote, 16, 1, 0).unwrap(), 1);
+                }
+            });
+        }
+        for _ in 0..if owner { count } else { 0 } {
+            words.fetch_add(1, 1).unwrap();
+        }
+    });
+    let all = [0, 1, 2].map(|i| words.load(i).unwrap());
+    assert_eq!(all, [PEERS * count, (PEERS + u64::from(owner)) * count, 0]);
+
+    // Each export is of its own connection, and ends for itself.
+    let remote = exports[0].descriptor();
+    let mut exports = exports.into_iter();
+    drop(exports.next());
+    assert!(pairs[0].0.blocking().fetch_add(&remote, 8, 1).is_err(), "shut out");
+    let rest: Vec<_> = exports.collect();
+    assert!(pairs[1].0.blocking().fetch_add(&rest[0].descriptor(), 8, 1).is_ok());
+    assert_eq!(words.load(1).unwrap(), all[1] + 1);
 }

@@ -44,7 +44,8 @@ macro_rules! socket_contract {
             atomics: operations_bring_the_old_value, what_cannot_be_done_is_refused_at_home,
                 a_device_without_them_refuses, many_in_flight, several_threads_lose_no_addition,
                 a_spin_lock_excludes, revoked, forged_descriptors_end_the_connection,
-                cancelled_operations_tell_the_truth, the_peer_goes_away;
+                cancelled_operations_tell_the_truth, the_peer_goes_away,
+                words_of_several_connections;
             batch: order_and_integrity, receives_cut_a_batch_anywhere, messages_stay_messages,
                 the_depth_cuts_a_batch, a_refused_batch_is_as_it_was;
             cancel: a_receive_by_token, at_any_moment, all_of_a_socket, operations_that_move_no_data,
