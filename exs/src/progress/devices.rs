@@ -144,6 +144,7 @@ fn device_info(d: crate::verbs::VerbsDeviceInfo) -> DeviceInfo {
         ports: d.ports.into_iter().map(port).collect(),
         on_demand_paging: d.odp,
         memory_windows: d.windows,
+        atomics: d.atomics,
         max_qp: d.max_qp,
         max_mr: d.max_mr,
         max_mr_size: d.max_mr_size,

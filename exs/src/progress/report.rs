@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use super::options::Transport;
+use crate::mem::Atomics;
 
 /// A transport, and the devices that this host has for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct DeviceInfo {
     /// The device has type-2 memory windows: keys of a single connection, which can be closed at
     /// once.
     pub memory_windows: bool,
+    /// What the device executes atomic operations of its peers with.
+    pub atomics: Atomics,
     /// The most queue pairs.
     pub max_qp: u32,
     /// The most registrations.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::host::CmHost;
 use super::raw::{Device, PortAttr, load};
-use crate::rnic::RnicError;
+use crate::rnic::{Atomics, RnicError};
 
 /// An RDMA device, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct VerbsDeviceInfo {
     pub odp: bool,
     /// Type-2 memory windows: keys of one connection.
     pub windows: bool,
+    /// What it executes atomic operations of its peers with.
+    pub atomics: Atomics,
     /// Limit of queue pairs.
     pub max_qp: u32,
     /// Limit of registrations.
@@ -94,6 +96,7 @@ fn describe(
         ports,
         odp: attr.odp,
         windows: attr.windows,
+        atomics: attr.atomics,
         max_qp: attr.max_qp,
         max_mr: attr.max_mr,
         max_mr_size: attr.max_mr_size,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use exs::{DeviceInfo, Error, Options, Transport};
+use exs::{Atomics, DeviceInfo, Error, Options, Transport};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -38,6 +38,8 @@ pub(crate) struct Device {
     pub(crate) ports: Vec<Port>,
     pub(crate) on_demand_paging: bool,
     pub(crate) memory_windows: bool,
+    /// "none", "device" or "host": what the operations of its peers are atomic with.
+    pub(crate) atomics: &'static str,
     pub(crate) max_queue_pairs: u32,
     pub(crate) max_registrations: u32,
     pub(crate) max_registration_bytes: u64,
@@ -140,6 +142,11 @@ fn device(d: DeviceInfo) -> Device {
         ports: d.ports.into_iter().map(port).collect(),
         on_demand_paging: d.on_demand_paging,
         memory_windows: d.memory_windows,
+        atomics: match d.atomics {
+            Atomics::Device => "device",
+            Atomics::Host => "host",
+            _ => "none",
+        },
         max_queue_pairs: d.max_qp,
         max_registrations: d.max_mr,
         max_registration_bytes: d.max_mr_size,

@@ -67,7 +67,7 @@ fn device(out: &mut String, d: &Device) -> std::fmt::Result {
     writeln!(
         out,
         "    at most {} queue pairs, {} registrations of {}, {} completions in a queue; on-demand \
-         paging: {paging}; memory windows (keys of one connection): {windows}",
+         paging: {paging}; memory windows (keys of one connection): {windows}; atomic operations: {}",
         d.max_queue_pairs,
         d.max_registrations,
         match d.max_registration_bytes {
@@ -75,7 +75,12 @@ fn device(out: &mut String, d: &Device) -> std::fmt::Result {
             n if n >> 57 > 0 => "any size".to_owned(),
             n => format!("up to {}", bytes(n)),
         },
-        d.max_completions
+        d.max_completions,
+        match d.atomics {
+            "device" => "among its own",
+            "host" => "also with processors",
+            _ => "none",
+        }
     )
 }
 
@@ -143,6 +148,7 @@ mod tests {
             }],
             on_demand_paging: true,
             memory_windows: false,
+            atomics: "device",
             max_queue_pairs: 1000,
             max_registrations: 2000,
             max_registration_bytes: 1 << 40,
@@ -188,7 +194,8 @@ mod tests {
              \x20   port 1: ACTIVE, Ethernet, MTU 1024\n\
              \x20   addresses: 10.9.0.1\n\
              \x20   at most 1000 queue pairs, 2000 registrations of up to 1 TiB, 32767 completions in \
-             a queue; on-demand paging: yes; memory windows (keys of one connection): no\n\
+             a queue; on-demand paging: yes; memory windows (keys of one connection): no; \
+             atomic operations: among its own\n\
              memory locking (RLIMIT_MEMLOCK): 8 MiB; RDMA devices need more: ulimit -l, or \
              /etc/security/limits.d\n\
              to 10.9.0.7: verbs (rxe0)\n\
