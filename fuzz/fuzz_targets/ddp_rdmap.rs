@@ -1,12 +1,12 @@
 //! Arbitrary bytes as FPDUs into an established engine that has receives,
-//! windows and READs under way; split at random, direct placement mixed in.
+//! windows, READs and atomic operations under way; split at random, direct placement mixed in.
 //! Memory that no window covers must stay as it is, and every request completes.
 #![no_main]
 
 use exs::iwarp::{Config, Inline, IwarpEngine, IwarpEvent, RxBuf, SendStep, TxPool, TxWr};
-use exs::mem::{Access, Grant, KeyTable, Region, Scope, Segment, Sgl};
+use exs::mem::{Access, AtomicOp, Grant, KeyTable, Region, Scope, Segment, Sgl};
 use exs::rnic::SendOp;
-use exs::wire::{ddp, rdmap};
+use exs::wire::{atomics, ddp, rdmap};
 use libfuzzer_sys::fuzz_target;
 
 const CONFIG: Config = Config {
@@ -45,7 +45,7 @@ fn flush(engine: &mut IwarpEngine, pool: &mut TxPool) {
     }
 }
 
-/// An initiator that is connected, has sent a READ and posted receives.
+/// An initiator that is connected, has sent READs and an atomic operation, and posted receives.
 fn engine(pool: &mut TxPool, slot: &Segment, sink: &Segment) -> IwarpEngine {
     let mut engine = IwarpEngine::initiator(CONFIG, b"").expect("a small request");
     flush(&mut engine, pool);
@@ -56,12 +56,17 @@ fn engine(pool: &mut TxPool, slot: &Segment, sink: &Segment) -> IwarpEngine {
         let buf = RxBuf { wr_id, sgl: sgl(slot), lkeys: [0; 6] };
         engine.post_recv(buf).expect("room for 8");
     }
-    for wr_id in 10..12 {
+    for wr_id in 10..13 {
+        let (raddr, rkey) = (0, 0);
+        let op = match wr_id {
+            11 => SendOp::Atomic { raddr, rkey, op: AtomicOp::FetchAdd(1) },
+            _ => SendOp::Read { raddr, rkey },
+        };
         let wr = TxWr {
             wr_id,
-            op: SendOp::Read { raddr: 0, rkey: 0 },
+            op,
             head: Inline::EMPTY,
-            sgl: sgl(sink),
+            sgl: sgl(&sink.slice(0, if wr_id == 11 { 8 } else { 64 }).expect("inside")),
             lkeys: [SINK, 0, 0, 0, 0, 0],
             file: None,
             signaled: true,
@@ -79,15 +84,22 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(ddp::Header::parse(&out[..n]), Ok(header));
     }
     let _ = rdmap::Terminate::parse(data);
+    if let Ok(request) = atomics::AtomicRequest::parse(data) {
+        assert_eq!(atomics::AtomicRequest::parse(&request.emit()), Ok(request));
+        let _ = request.apply(0);
+    }
+    let _ = atomics::AtomicResponse::parse(data);
 
     let Some((&split, bytes)) = data.split_first() else { return };
     let (mut pool, mut keys) = (TxPool::new(), KeyTable::new());
     let region = Region::from_vec(vec![0xee; 512]);
     let part = |at| region.segment(at, 64).expect("inside");
     let (slot, sink, window) = (part(64), part(192), part(320));
+    let mut access = Access::ALL;
+    access.remote_atomic = true;
     let grant = Grant {
         segment: window.clone(),
-        access: Access::ALL,
+        access,
         scope: Scope::QueuePair(CONFIG.pd, CONFIG.qp),
     };
     keys.insert(grant, &mut || WINDOW);
@@ -128,7 +140,7 @@ fuzz_target!(|data: &[u8]| {
     engine.handle_broken(104);
     let mut wcs = Vec::new();
     engine.drain_wcs(&mut wcs);
-    for wr_id in [0, 1, 2, 10, 11] {
+    for wr_id in [0, 1, 2, 10, 11, 12] {
         assert_eq!(wcs.iter().filter(|wc| wc.wr_id == wr_id).count(), 1, "one end each");
     }
     for gap in [0, 128, 256, 384, 448] {
