@@ -6,9 +6,12 @@
 
 use std::net::SocketAddr;
 
+use exs::rnic::{ConnParam, PathAttr};
 use exs::verbs::VerbsRnic;
 use exs_tests::rdma::{self, device};
 use exs_tests::rnic::Harness;
+use exs_tests::rnic::world::{World, param};
+use exs_tests::skip::skip;
 
 struct Verbs;
 
@@ -42,3 +45,37 @@ impl Harness for Verbs {
 }
 
 exs_tests::rnic_contract!(Verbs);
+
+/// The device's queue pairs have the path that was asked for: those of the side that connects, and,
+/// as far as a side can choose, those of the other.
+#[test]
+fn the_path_that_was_asked_for() {
+    let Some(found) = device() else {
+        return skip(&rdma::missing().unwrap_or_default());
+    };
+    if found.iwarp {
+        return skip("the TCP below iWARP has retries and timers of its own");
+    }
+    let path = PathAttr {
+        traffic_class: Some(26 << 2),
+        retry_count: Some(3),
+        rnr_retry_count: Some(2),
+        rnr_timer: Some(20),
+        ack_timeout: Some(15),
+    };
+    let mut w = World::<Verbs>::new(2);
+    let (a, b) = (w.end(0), w.end(1));
+    let p = w.join(a, b, &ConnParam { path, ..param(&[]) });
+    assert_eq!(w.rnics[0].path(p.a.qp).unwrap(), path, "the side that connects");
+    let other = w.rnics[1].path(p.b.qp).unwrap();
+    assert_eq!((other.retry_count, other.rnr_timer), (Some(3), Some(20)), "{other:?}");
+    assert_eq!(other.traffic_class, Some(26 << 2), "the other side takes it from the request");
+    w.assert_alive(p);
+    let (a, b) = (w.end(0), w.end(1));
+    let usual = w.join(a, b, &param(&[]));
+    let usual = w.rnics[0].path(usual.a.qp).unwrap();
+    assert_eq!(
+        (usual.retry_count, usual.rnr_timer, usual.ack_timeout),
+        (Some(7), Some(12), Some(18))
+    );
+}

@@ -13,12 +13,13 @@ use std::net::SocketAddr;
 use super::VerbsRnic;
 use super::dialing::CmDial;
 use super::host::RoutedEvent;
+use super::path::{RNR_TIMER, retries};
 use super::patience::TimeLimit;
 use super::qp::DeviceQp;
 use super::raw::{CmId, CmNote, ConnAttr};
 use crate::rnic::{
-    CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, PathAttr, Qp, QpState,
-    RnicError, RnicEvent,
+    CmEvent, ConnParam, ConnReq, DisconnectCause, ListenOpts, Listener, Qp, QpState, RnicError,
+    RnicEvent,
 };
 use crate::time::Time;
 
@@ -39,18 +40,6 @@ mod event {
 
 /// IB CM's reason "consumer defined": the accepting program has rejected the request.
 const REJ_CONSUMER: i32 = 28;
-/// Timeout of an acknowledgement: 4.096 us << 18 is a second. The device sends eight times.
-const ACK_TIMEOUT: u8 = 18;
-/// Code of InfiniBand for 0.64 ms: how long a peer waits for a receive that is about to be posted.
-const RNR_TIMER: u8 = 12;
-/// How many times the device sends again. Seven is the most; for RNR it means for ever: credits say
-/// how long.
-const RETRIES: u8 = 7;
-
-/// How many times the device sends again what was not acknowledged, and what found no receive.
-pub(super) fn retries(path: &PathAttr) -> (u8, u8) {
-    (path.retry_count.unwrap_or(RETRIES), path.rnr_retry_count.unwrap_or(RETRIES))
-}
 
 /// The state of a connection.
 pub(super) enum CmPhase {
@@ -224,15 +213,6 @@ impl VerbsRnic {
         self.check_private_data(data)?;
         let request = self.requests.remove(req.0)?;
         request.id.reject(data).map_err(|e| RnicError::os("rdma_reject", &e))
-    }
-
-    /// Sets the acknowledgement timeout. Not on iWARP, whose TCP has timers of its own.
-    pub(super) fn set_ack_timeout(&self, id: &CmId, path: &PathAttr) {
-        if !self.attr.iwarp
-            && let Err(e) = id.ack_timeout(path.ack_timeout.unwrap_or(ACK_TIMEOUT))
-        {
-            crate::trace::debug!("{}: RDMA_OPTION_ID_ACK_TIMEOUT: {e}", self.caps.name);
-        }
     }
 
     // ---- what the CM reports ---------------------------------------------------------

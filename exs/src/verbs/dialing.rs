@@ -10,7 +10,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::VerbsRnic;
-use super::cm::{CmPhase, retries, small};
+use super::cm::{CmPhase, small};
+use super::path::retries;
 use super::patience::TimeLimit;
 use super::qp::VerbsQp;
 use super::raw::{CmId, ConnAttr};

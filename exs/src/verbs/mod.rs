@@ -38,6 +38,7 @@ mod info;
 mod last_wqe;
 mod memory;
 mod opener;
+mod path;
 mod patience;
 mod pool;
 mod qp;

@@ -23,7 +23,8 @@
 //! **What crosses parts** is in `impl Engine`, which owns no rule of a part:
 //! - calls that post operations: `post`, `eager` (the eager path), `batch` (several at once), `parts`,
 //!   `onesided` (exports, READ, WRITE), `polls`, `kernel`;
-//! - connections: `dial` (attempts by one device after the other), `listen`, `cm` (events of the RNICs
+//! - connections: `dial` (attempts by one device after the other), `hosts` (names and races between
+//!   addresses), `listen`, `cm` (events of the RNICs
 //!   about connections), `startups` and `accepts` (on their way to the program), `spread`;
 //! - the turn below: this file, `life` (timers, ends), `outlook` (what threads without the lock see).
 //!

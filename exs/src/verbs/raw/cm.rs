@@ -13,12 +13,9 @@ use super::reaper::{self, IdToFree, QpToFree};
 use super::{CompQueue, Device, Domain, SharedQueue, check, last};
 use crate::sys::{ProcessNumber, RawAddr};
 
-/// `RDMA_OPTION_ID`, its `RDMA_OPTION_ID_TOS`, `RDMA_OPTION_ID_AFONLY` and
-/// `RDMA_OPTION_ID_ACK_TIMEOUT`.
-const OPTION_ID: i32 = 0;
-const ID_TOS: i32 = 0;
+/// `RDMA_OPTION_ID` and its `RDMA_OPTION_ID_AFONLY`.
+pub(super) const OPTION_ID: i32 = 0;
 const ID_AFONLY: i32 = 2;
-const ID_ACK_TIMEOUT: i32 = 3;
 
 /// An event channel.
 pub(in super::super) struct CmChannel {
@@ -256,27 +253,6 @@ impl CmId {
         check(unsafe { sys::rdma_resolve_route(self.id.as_ptr(), millis(timeout)) })
     }
 
-    /// Sets how long the device waits for an acknowledgement before it sends again: 4.096 us times 2 to
-    /// the power of this. The id must not be connected yet. Devices without such a timer refuse.
-    pub(in super::super) fn ack_timeout(&self, exponent: u8) -> io::Result<()> {
-        let mut value = exponent;
-        // SAFETY: a live id, and the option's one byte.
-        check(unsafe {
-            let at = (&raw mut value).cast();
-            sys::rdma_set_option(self.id.as_ptr(), OPTION_ID, ID_ACK_TIMEOUT, at, 1)
-        })
-    }
-
-    /// Sets the traffic class of the packets. On RoCE the service level follows from it.
-    pub(in super::super) fn traffic_class(&self, class: u8) -> io::Result<()> {
-        let mut value = class;
-        // SAFETY: a live id, and the option's one byte.
-        check(unsafe {
-            let at = (&raw mut value).cast();
-            sys::rdma_set_option(self.id.as_ptr(), OPTION_ID, ID_TOS, at, 1)
-        })
-    }
-
     /// Keeps IPv4 connections away from an IPv6 wildcard.
     pub(in super::super) fn v6_only(&self) -> io::Result<()> {
         let mut yes: std::os::raw::c_int = 1;
@@ -349,22 +325,6 @@ impl CmId {
         // SAFETY: a live queue pair. It fails if the state is that already, or if the
         // device is gone; both are as good.
         unsafe { sys::ibv_modify_qp(qp.as_ptr(), attr.as_mut_ptr(), mask) };
-    }
-
-    /// Sets how long a peer that found no receive waits before it tries again, in the encoding of
-    /// InfiniBand. librdmacm leaves it at 0, which means 655 ms.
-    pub(in super::super) fn rnr_timer(&self, code: u8) -> io::Result<()> {
-        let qp = NonNull::new(self.qp()).ok_or_else(gone)?;
-        let mut attr = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
-        // SAFETY: in bounds of the structure, of which all bits zero are valid.
-        unsafe { (*attr.as_mut_ptr()).min_rnr_timer = code };
-        let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
-        let mask = i32::try_from(mask).unwrap_or_default();
-        // SAFETY: a live queue pair, and an initialised structure.
-        match unsafe { sys::ibv_modify_qp(qp.as_ptr(), attr.as_mut_ptr(), mask) } {
-            0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
     }
 
     /// Frees the queue pair. From then on its work touches no memory, and completes no more.

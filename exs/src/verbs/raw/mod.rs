@@ -30,6 +30,7 @@ mod guard;
 mod migrate;
 mod node;
 mod objects;
+mod path;
 mod post;
 mod profile;
 mod reaper;

@@ -440,6 +440,10 @@ pub struct ibv_qp_attr {
 pub struct ibv_qp_attr_mask(pub libc::c_uint);
 impl ibv_qp_attr_mask {
     pub const IBV_QP_STATE: ibv_qp_attr_mask = ibv_qp_attr_mask(1);
+    pub const IBV_QP_AV: ibv_qp_attr_mask = ibv_qp_attr_mask(128);
+    pub const IBV_QP_TIMEOUT: ibv_qp_attr_mask = ibv_qp_attr_mask(512);
+    pub const IBV_QP_RETRY_CNT: ibv_qp_attr_mask = ibv_qp_attr_mask(1024);
+    pub const IBV_QP_RNR_RETRY: ibv_qp_attr_mask = ibv_qp_attr_mask(2048);
     pub const IBV_QP_MIN_RNR_TIMER: ibv_qp_attr_mask = ibv_qp_attr_mask(32768);
 }
 #[repr(C)]
@@ -886,6 +890,13 @@ super::load::functions! {
             port_num: u8,
             port_attr: *mut _compat_ibv_port_attr,
         ) -> libc::c_int;
+        #[version = "IBVERBS_1.1"]
+        pub fn ibv_query_qp(
+            qp: *mut ibv_qp,
+            attr: *mut ibv_qp_attr,
+            attr_mask: libc::c_int,
+            init_attr: *mut ibv_qp_init_attr,
+        ) -> libc::c_int;
         #[version = "IBVERBS_1.8"]
         pub fn ibv_reg_mr_iova2(
             pd: *mut ibv_pd,
@@ -1084,8 +1095,12 @@ super::compare::layouts! {
     const ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A;
     const ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     const ibv_mw_type::IBV_MW_TYPE_2;
+    const ibv_qp_attr_mask::IBV_QP_AV;
     const ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
+    const ibv_qp_attr_mask::IBV_QP_RETRY_CNT;
+    const ibv_qp_attr_mask::IBV_QP_RNR_RETRY;
     const ibv_qp_attr_mask::IBV_QP_STATE;
+    const ibv_qp_attr_mask::IBV_QP_TIMEOUT;
     const ibv_qp_state::IBV_QPS_ERR;
     const ibv_qp_type::IBV_QPT_RC;
     const ibv_send_flags::IBV_SEND_INLINE;
