@@ -58,9 +58,9 @@ const IS_SHUTDOWN: u32 = 1 << 31;
 ///
 /// # Writes
 /// A write copies its bytes once, into memory that the RNIC sends from, and returns. A write of 16
-/// KiB or more is sent at once. So is the first small write. Small writes that follow it wait for
-/// each other. They leave when the task flushes, waits in a read, or ends its turn, so a task that
-/// never flushes loses nothing. `flush` does not wait until the peer has the bytes. A write waits
+/// KiB or more is sent at once if no send is in flight, and so is the first small write. Writes that
+/// follow wait for each other. They leave when a buffer is full, and when the task flushes, waits in
+/// a read, or ends its turn, so a task that never flushes loses nothing. `flush` does not wait until the peer has the bytes. A write waits
 /// while four sends are in flight. An error of a send is the result of a later write, flush or
 /// shutdown.
 ///

@@ -10,7 +10,7 @@ use crate::api::{Buffer, Error, Event};
 /// The most sends of one stream in flight. A write beyond waits.
 const MOST_SENDS: u32 = 4;
 
-/// A write of this many bytes or more does not wait for others.
+/// A write of this many bytes or more does not wait for others, unless sends are in flight.
 const LARGE: usize = 16 << 10;
 
 /// Bytes that no send has taken.
@@ -131,7 +131,8 @@ impl WriteSide {
                 }
             }
         }
-        if total >= LARGE {
+        // While sends are in flight, the bytes wait for more: fewer and larger sends cost less.
+        if total >= LARGE && self.in_flight == 0 {
             self.send_kept(pool, port)?;
         }
         Ok(if self.kept.is_some() { Written::Kept(taken) } else { Written::Sent(taken) })
