@@ -87,19 +87,31 @@ const SHARDS_PER_PROCESSOR: usize = 4;
 /// The most shards of this process: `EXS_SHARDS`, or a number for each processor.
 pub(super) fn shards_by_environment() -> usize {
     let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    // Several shards work there, but a burst of slow start-ups may outlast its time in a backlog.
-    let usual = || match has_rdma_devices() {
-        true => 1,
-        false => (SHARDS_PER_PROCESSOR * processors()).min(MOST),
-    };
+    let usual = || (SHARDS_PER_PROCESSOR * processors()).min(most_by_locked_memory());
     read("EXS_SHARDS", shards).ok().flatten().unwrap_or_else(usual)
 }
 
-/// True if the kernel has an RDMA device and EXS was built with the feature `verbs`.
+/// The locked memory that a shard may have on an RDMA device: receives, and pools for copies.
+#[cfg(feature = "verbs")]
+const LOCKED_EACH: u64 = 8 << 20;
+
+/// The most shards whose memory this process may lock, if the kernel has an RDMA device.
+#[cfg(feature = "verbs")]
+fn most_by_locked_memory() -> usize {
+    let limit = || crate::sys::memlock_limit().filter(|_| has_rdma_devices());
+    limit()
+        .map_or(MOST, |bytes| usize::try_from(bytes / LOCKED_EACH).unwrap_or(MOST).clamp(1, MOST))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn most_by_locked_memory() -> usize {
+    MOST
+}
+
+/// True if the kernel has an RDMA device.
+#[cfg(feature = "verbs")]
 fn has_rdma_devices() -> bool {
-    let found =
-        || std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut dir| dir.next().is_some());
-    cfg!(feature = "verbs") && found()
+    std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut dir| dir.next().is_some())
 }
 
 fn shards(text: &str) -> Result<usize, Error> {

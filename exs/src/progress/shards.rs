@@ -5,8 +5,8 @@
 //! other down. There are at most `EXS_SHARDS` of them, by default four for each processor that the
 //! process may run on. Threads that share a shard wait for each other's turns, which costs 20 %
 //! with four threads on two processors (64-byte messages over the software RNIC). On a host with
-//! RDMA devices the default is one shard. A shard is made when the first queue needs it, and lasts
-//! as long as the process.
+//! RDMA devices there is also no more than one for each 8 MiB that the process may lock. A shard is
+//! made when the first queue needs it, and lasts as long as the process.
 //!
 //! - An event queue belongs to a shard from its first use on. If the socket of that use has a home, the
 //!   queue belongs there. Otherwise it belongs to the shard with the fewest queues.
