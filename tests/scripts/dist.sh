@@ -74,7 +74,7 @@ within() {
     local root=$1
     shift
     # shellcheck disable=SC2016 # for the shell inside
-    timeout 120 unshare --mount --net --pid --fork --propagation private bash -c '
+    timeout 300 unshare --mount --net --pid --fork --propagation private bash -c '
         mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/tmp" &&
         ip link set lo up && exec chroot "$0" "$@"' "$root" "$@"
 }

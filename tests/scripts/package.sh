@@ -59,14 +59,14 @@ use() {
         if [ -n "$way" ]; then flags="-static $flags"; fi
         # shellcheck disable=SC2086 # several options
         "$cc" -std=gnu99 -Wall -Wextra -Wpedantic -Werror "$work/hello.c" $flags -o "$work/hello"
-        [ "$(LD_LIBRARY_PATH=$lib timeout 60 "$work/hello")" = 'received: hello' ] ||
+        [ "$(LD_LIBRARY_PATH=$lib timeout 300 "$work/hello")" = 'received: hello' ] ||
             die "the book's program says something else ($flags)"
     done
     for name in exs-cp exs-pingpong exs-perf exs-info exs-rdma-write; do
         "$at/bin/$name" --help >/dev/null || die "$name does not run"
     done
-    "$at/bin/exs-info" >/dev/null
-    timeout 60 "$at/bin/exs-pingpong" demo --iters 100 >/dev/null
+    "$at/bin/exs-info" >/dev/null || die "exs-info fails"
+    timeout 300 "$at/bin/exs-pingpong" demo --iters 100 >/dev/null || die "exs-pingpong demo fails, or hangs"
     [ -s "$lib/libexs.a" ] && [ "$(readlink "$lib/libexs.so")" = libexs.so.1 ]
 }
 
