@@ -29,9 +29,10 @@ impl Device {
             ("rxe", "refusals::a_foreign_key_cannot_be_invalidated") => {
                 Some("rxe lets any queue pair invalidate a window")
             }
-            ("rxe", "windows::a_window_has_bounds") => {
-                Some("rxe checks the bounds of the registration, not those of the window")
-            }
+            (
+                "rxe",
+                "windows::a_window_has_bounds" | "atomics::a_word_outside_of_the_window_is_refused",
+            ) => Some("rxe checks the bounds of the registration, not those of the window"),
             // Seen in its source: READ RESPONSEs are sent without a look at the rights.
             ("siw", "refusals::a_read_without_rights") => {
                 Some("siw answers READs of all that is registered, open to them or not")

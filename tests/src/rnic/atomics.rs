@@ -148,10 +148,21 @@ pub fn nonsense_is_refused_at_post<H: Harness>() {
     w.assert_alive(p);
 }
 
-/// Without the right, outside of the window, and after its end, nothing changes, and the connection
-/// ends.
+/// Without the right, with another key, and after the end of the window, nothing changes, and the
+/// connection ends.
 pub fn what_the_peer_does_not_allow_is_refused<H: Harness>() {
-    for case in 0..4 {
+    are_refused::<H>(&[0, 2, 3]);
+}
+
+/// The same for a word outside of the window.
+pub fn a_word_outside_of_the_window_is_refused<H: Harness>() {
+    are_refused::<H>(&[1]);
+}
+
+/// What a case does wrong: 0 lacks the right, 1 goes beyond the window, 2 has another key, 3 comes
+/// after its end.
+fn are_refused<H: Harness>(cases: &[u8]) {
+    for &case in cases {
         let Some((mut w, p)) = pair::<H>() else { return };
         let there = w.buf(p.b, vec![7; 64], Access::LOCAL);
         let old = w.zeros(p.a, 8);

@@ -125,6 +125,7 @@ macro_rules! rnic_contract {
                 many_at_once_among_reads,
                 nonsense_is_refused_at_post,
                 what_the_peer_does_not_allow_is_refused,
+                a_word_outside_of_the_window_is_refused,
                 an_end_flushes_them,
             }
             border {
