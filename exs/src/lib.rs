@@ -143,12 +143,12 @@ mod wire;
 #[doc(hidden)]
 pub use api::raw as __ffi;
 pub use api::{
-    Atomics, Blocking, Buffer, Candidate, Completion, Counters, DeviceInfo, DisconnectCause, Error,
-    Event, EventKind, EventQueue, Export, Failed, Host, Interest, KernelAddr, KernelSocket,
-    MemError, MemoryRegion, OpError, Options, Packet, Part, PathOptions, PortInfo, QueueOptions,
-    Readiness, RecvFlags, Refused, RemoteBuffer, RemoteBufferError, Rights, RnicError, Route,
-    SessionError, Shard, SharedWords, Socket, SocketStream, SocketType, TermCode, ToHost, Token,
-    Transport, TransportInfo, Violation, WaitPolicy, WordsExport, counters, error, explain,
+    AtomicWords, Atomics, Blocking, Buffer, Candidate, Completion, Counters, DeviceInfo,
+    DisconnectCause, Error, Event, EventKind, EventQueue, Export, Failed, Host, Interest,
+    KernelAddr, KernelSocket, MemError, MemoryRegion, OpError, Options, Packet, Part, PathOptions,
+    PortInfo, QueueOptions, Readiness, RecvFlags, Refused, RemoteBuffer, RemoteBufferError, Rights,
+    RnicError, Route, SessionError, Shard, Socket, SocketStream, SocketType, TermCode, ToHost,
+    Token, Transport, TransportInfo, Violation, WaitPolicy, WordsExport, counters, error, explain,
     parse_size, parse_time, transports,
 };
 

@@ -97,11 +97,8 @@ fuzz_target!(|data: &[u8]| {
     let (slot, sink, window) = (part(64), part(192), part(320));
     let mut access = Access::ALL;
     access.remote_atomic = true;
-    let grant = Grant {
-        segment: window.clone(),
-        access,
-        scope: Scope::QueuePair(CONFIG.pd, CONFIG.qp),
-    };
+    let grant =
+        Grant { segment: window.clone(), access, scope: Scope::QueuePair(CONFIG.pd, CONFIG.qp) };
     keys.insert(grant, &mut || WINDOW);
     let mut engine = engine(&mut pool, &slot, &sink);
 

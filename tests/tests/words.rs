@@ -1,6 +1,6 @@
 //! One counter that peers reach by several transports and shards at the same time.
 
-use exs::{EventQueue, Options, QueueOptions, SharedWords, Socket, SocketType, Token, Transport};
+use exs::{AtomicWords, EventQueue, Options, QueueOptions, Socket, SocketType, Token, Transport};
 use exs_tests::harness::Watchdog;
 
 /// A connection by a transport: (the end that exports, the other).
@@ -22,7 +22,7 @@ fn pair(transport: Transport) -> (Socket, Socket) {
 fn transports_and_shards_lose_no_addition() {
     const COUNT: u64 = 2000;
     let _dog = Watchdog::new("words");
-    let words = SharedWords::new(1).unwrap();
+    let words = AtomicWords::new(1).unwrap();
     let ends: Vec<_> =
         [Transport::Soft, Transport::Shm, Transport::Soft, Transport::Shm].map(pair).into();
     let exports: Vec<_> =
@@ -59,7 +59,7 @@ fn transports_and_shards_lose_no_addition() {
 #[test]
 fn words_outlive_their_connections() {
     let _dog = Watchdog::new("words");
-    let words = SharedWords::new(2).unwrap();
+    let words = AtomicWords::new(2).unwrap();
     for round in 0..3 {
         let (server, client) = pair(Transport::Soft);
         let export = words.export(&server, None).unwrap();

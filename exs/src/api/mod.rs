@@ -49,7 +49,7 @@ pub use socket::{Socket, SocketType};
 pub use stream::SocketStream;
 pub use transfer::Refused;
 pub use transports::{explain, transports};
-pub use words::{SharedWords, WordsExport};
+pub use words::{AtomicWords, WordsExport};
 
 #[cfg(test)]
 mod tests {
@@ -62,7 +62,7 @@ mod tests {
         both::<(Socket, SocketStream, KernelSocket<std::net::TcpStream>, Blocking<'_>)>();
         both::<(EventQueue, Event, Completion, Failed, Refused, Refused<Vec<Buffer>>)>();
         both::<(Buffer, MemoryRegion, Export, RemoteBuffer, Part, KernelAddr)>();
-        both::<(SharedWords, WordsExport)>();
+        both::<(AtomicWords, WordsExport)>();
         both::<(Error, OpError, SessionError, RnicError, MemError, Violation)>();
         both::<(Options, QueueOptions, Counters, Route, TransportInfo)>();
     }

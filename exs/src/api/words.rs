@@ -15,8 +15,8 @@ use crate::session::OpError;
 /// All operations on a word are atomic among each other, by whichever connections, shards and
 /// transports they come, and those of this program with them. An RDMA device whose operations are
 /// atomic among its own only ([`Atomics::Device`]) gets the words for itself: while they are
-/// exported over it, they cannot be exported over another device, and [`SharedWords::fetch_add`] and
-/// [`SharedWords::compare_swap`] fail with EOPNOTSUPP.
+/// exported over it, they cannot be exported over another device, and [`AtomicWords::fetch_add`] and
+/// [`AtomicWords::compare_swap`] fail with EOPNOTSUPP.
 ///
 /// EXS extension. Cloning gives another handle to the same words.
 ///
@@ -34,7 +34,7 @@ use crate::session::OpError;
 /// #     servers.push(listener.blocking().accept()?.0);
 /// # }
 /// // `servers` are two connections of this program; `clients` are their other ends.
-/// let words = exs::SharedWords::new(1)?;
+/// let words = exs::AtomicWords::new(1)?;
 /// let exports: Vec<_> =
 ///     servers.iter().map(|s| words.export(s, None)).collect::<Result<_, exs::Error>>()?;
 /// // The descriptors go to the peers by messages of the program's own. Then the peers count.
@@ -45,12 +45,12 @@ use crate::session::OpError;
 /// # Ok::<(), exs::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct SharedWords {
-    inner: Arc<Inner>,
+pub struct AtomicWords {
+    inner: Arc<WordMemory>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WordMemory {
     memory: MemoryRegion,
     all: Segment,
     /// Operations of this program hold it for reading, so that none meets one of a device that
@@ -93,17 +93,17 @@ fn apart() -> Error {
     ))
 }
 
-impl SharedWords {
+impl AtomicWords {
     /// Allocates `count` words, which are 0.
     ///
     /// # Errors
     /// `count` is 0, or the kernel has no memory.
-    pub fn new(count: usize) -> Result<SharedWords, Error> {
+    pub fn new(count: usize) -> Result<AtomicWords, Error> {
         let bytes = count.checked_mul(WORD).ok_or_else(|| Error::invalid("too many words"))?;
         let memory = MemoryRegion::new(bytes)?;
         let all = beside_others(&memory).segment();
         let executor = RwLock::default();
-        Ok(SharedWords { inner: Arc::new(Inner { memory, all, executor }) })
+        Ok(AtomicWords { inner: Arc::new(WordMemory { memory, all, executor }) })
     }
 
     /// The number of words.
@@ -166,7 +166,7 @@ impl SharedWords {
     /// Stores `new` in a word if it is `expected`. Returns what was there before.
     ///
     /// # Errors
-    /// As [`SharedWords::fetch_add`].
+    /// As [`AtomicWords::fetch_add`].
     pub fn compare_swap(&self, index: usize, expected: u64, new: u64) -> Result<u64, Error> {
         self.atomic(index, AtomicOp::CompareSwap { expected, new })
     }
@@ -189,13 +189,13 @@ impl SharedWords {
     }
 }
 
-/// [`SharedWords`] that are open to the peer of one connection. Dropping it shuts that peer out. It
+/// [`AtomicWords`] that are open to the peer of one connection. Dropping it shuts that peer out. It
 /// counts as a handle of its socket: while it lives, the socket is not closed.
 #[derive(Debug)]
 pub struct WordsExport {
     /// None: it is being dropped.
     export: Option<Export>,
-    words: SharedWords,
+    words: AtomicWords,
 }
 
 impl WordsExport {
@@ -205,7 +205,7 @@ impl WordsExport {
     }
 
     /// The words.
-    pub fn words(&self) -> &SharedWords {
+    pub fn words(&self) -> &AtomicWords {
         &self.words
     }
 }
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_device_shuts_the_processor_out() {
-        let words = SharedWords::new(2).unwrap();
+        let words = AtomicWords::new(2).unwrap();
         assert_eq!((words.fetch_add(1, 3).unwrap(), words.len()), (0, 2));
         assert!(words.load(2).is_err() && words.fetch_add(2, 1).is_err());
         words.executor_mut(|e| e.join(Some("rxe0".to_owned()))).unwrap();

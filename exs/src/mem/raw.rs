@@ -392,7 +392,7 @@ impl Segment {
         // borrowed (the Arc). The reference is one to an atomic and lives for this call: other
         // threads may change the word meanwhile by this same call, and by no other: plain copies
         // to memory of one export are made under the lock of its engine, as this call is, and
-        // memory of several exports (`SharedWords`) is open to atomic operations only.
+        // memory of several exports (`AtomicWords`) is open to atomic operations only.
         let word = unsafe { AtomicU64::from_ptr(at) };
         // The effects of what this side did before are visible to a thread that finds the new value.
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, f).unwrap_or_else(|old| old)

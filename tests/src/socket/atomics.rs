@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use exs::{
-    Atomics, Completion, Error, EventKind, Export, MemoryRegion, RemoteBuffer, Rights, SharedWords,
+    AtomicWords, Atomics, Completion, Error, EventKind, Export, MemoryRegion, RemoteBuffer, Rights,
     Socket, SocketType,
 };
 
@@ -352,7 +352,7 @@ pub fn words_of_several_connections(env: &Env) {
     let count = 300 / env.shrink() as u64;
     let (listener, _) = env.listener(SocketType::Stream);
     let pairs: Vec<_> = (0..PEERS).map(|_| env.join(SocketType::Stream, &listener)).collect();
-    let words = SharedWords::new(4).unwrap();
+    let words = AtomicWords::new(4).unwrap();
     if pairs.iter().any(|(client, _)| client.peer_atomics() == Atomics::None) {
         let refused = words.export(&pairs[0].1, None);
         assert!(refused.is_err() || pairs[0].1.atomics() > Atomics::None);
