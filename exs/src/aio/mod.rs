@@ -30,6 +30,7 @@ mod driver;
 mod listener;
 mod op;
 mod reactor;
+#[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "streams and listeners use the rest"))]
 mod slots;
 mod socket;
 #[cfg(feature = "tokio")]
