@@ -6,7 +6,7 @@
 //! [`MemoryRegion`](crate::MemoryRegion) moves without a copy and without an allocation.
 //!
 //! **Streams** (feature `tokio`). `AsyncStream` and `AsyncListener` take the place of tokio's `TcpStream` and
-//! `TcpListener` under hyper, axum, tonic, and all other code over `AsyncRead` and `AsyncWrite`.
+//! `TcpListener` under hyper, axum, tokio-rustls, and other code over `AsyncRead` and `AsyncWrite`.
 //!
 //! # Runtimes
 //! Each tokio runtime has one event queue, whose descriptor is registered with the runtime once. A

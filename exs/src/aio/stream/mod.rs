@@ -46,7 +46,7 @@ const IS_SEND: u32 = 1 << 30;
 /// The tag of the shutdown.
 const IS_SHUTDOWN: u32 = 1 << 31;
 
-/// A connected stream with tokio's [`AsyncRead`] and [`AsyncWrite`]: for hyper, tonic, tokio-rustls
+/// A connected stream with tokio's [`AsyncRead`] and [`AsyncWrite`]: for hyper, axum, tokio-rustls
 /// and other code that takes these traits.
 ///
 /// Its methods are those of tokio's `TcpStream`. A stream belongs to the runtime in which it was
