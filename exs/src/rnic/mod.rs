@@ -28,7 +28,7 @@ pub(crate) mod siw_quirk;
 pub(crate) mod table;
 mod types;
 
-pub use crate::mem::{Access, AtomicOp, Atomics, Key};
+pub use crate::mem::{Access, Atomics, Key};
 pub use crate::sys::{DeferredEnd, DeferredWrite};
 pub use atomic::check_atomic;
 pub use attend::{ATTENDED_READ, Attended, AttendedBlock, AttendedEnd, AttendedWait, PolledSleep};
