@@ -75,7 +75,9 @@ pub fn call_tcp(text: &str) -> Result<TcpStream, String> {
         match ended {
             Ok((_, Ok(stream))) => return Ok(stream),
             Ok((addr, Err(e))) => {
-                failed.push(format!("{addr}: {e}"));
+                // The caller's error names `text`.
+                let named = addr.to_string() == text;
+                failed.push(if named { e.to_string() } else { format!("{addr}: {e}") });
                 running -= 1;
             }
             Err(_) => {}

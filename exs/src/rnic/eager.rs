@@ -30,7 +30,7 @@ impl EagerSend {
 pub struct EagerRecv {
     /// The queue pair that received it.
     pub qp: Qp,
-    /// The number that the user of the queue pair gave it ([`QpAttr::context`]).
+    /// The number that the user of the queue pair gave it ([`QpAttr::context`](super::QpAttr::context)).
     pub context: u32,
     /// The length of the message in bytes.
     pub len: usize,

@@ -137,7 +137,7 @@ pub struct QpAttr {
     /// Most receives that may be outstanding. Not used with an SRQ.
     pub max_recv_wr: usize,
     /// The user's own number for the QP (`qp_context` of verbs), which comes back in
-    /// [`EagerRecv`].
+    /// [`EagerRecv`](super::EagerRecv).
     pub context: u32,
 }
 

@@ -119,7 +119,7 @@ const QP_EVENTS: [i32; 8] = [1, 2, 3, 4, 5, 6, 7, 16];
 const PORT_EVENTS: [i32; 7] = [9, 10, 11, 12, 13, 17, 18];
 
 /// The meaning of a raw `ibv_atomic_cap`. A value that is not known promises nothing.
-fn atomics(cap: sys::ibv_atomic_cap::Type) -> Atomics {
+fn atomics(cap: u32) -> Atomics {
     match cap {
         sys::ibv_atomic_cap::IBV_ATOMIC_HCA => Atomics::Device,
         sys::ibv_atomic_cap::IBV_ATOMIC_GLOB => Atomics::Host,
