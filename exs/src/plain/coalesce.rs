@@ -87,6 +87,12 @@ impl Plain {
         (kept, kept || self.would_keep || !self.full.is_empty())
     }
 
+    /// True if the program has sent on a stream that could keep sends.
+    #[inline]
+    pub fn has_sent(&self) -> bool {
+        self.burst.has_begun()
+    }
+
     /// True if no kernel socket is held, and none would be: [`Plain::keeps`], [`Plain::rests_until`]
     /// and [`Plain::is_waiting`] say that there is nothing.
     #[inline]

@@ -38,6 +38,11 @@ impl Default for SendBurst {
 }
 
 impl SendBurst {
+    /// True if a send was counted.
+    pub(super) fn has_begun(&self) -> bool {
+        self.number.is_some()
+    }
+
     /// Counts one more send; true if it may wait for others.
     pub(super) fn grow(&mut self, number: RawFd, now: Time) -> bool {
         if self.number != Some(number) {

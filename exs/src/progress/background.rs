@@ -26,7 +26,8 @@ impl Context {
     /// A thread comes to `queue`: rings the doorbell for work that was posted without one.
     ///
     /// A thread that finds events in the queue does not lead, however often it comes. The background
-    /// thread then leads beside it after a tick, and serves the connections without events.
+    /// thread then leads beside it after a tick, and serves the connections without events. A thread
+    /// that sends on kernel sockets leads now and then instead: these sends leave in its own calls.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         companions::note(self.shard());
         let lazy = self.outlook.lazy();
@@ -34,11 +35,15 @@ impl Context {
         if rests != 0 && !queue.is_empty() && self.clock.about().as_nanos() < rests {
             return;
         }
+        let away = || self.attention.lacks_leader(self.clock.about());
         // Kernel sockets keep sends back only as long as threads of the program lead now and then.
         // But a thread whose sends are kept may never have to wait, so it leads here. The background
         // thread serves a queue with a descriptor.
-        if !queue.has_fd() && !self.is_served() && self.outlook.keeps() {
-            self.send_kept_as_leader(lazy);
+        if !queue.has_fd()
+            && !self.is_served()
+            && (self.outlook.keeps() || self.outlook.sends_kernel() && !queue.is_empty() && away())
+        {
+            self.lead_in_passing(lazy);
         } else if lazy {
             self.turn(None, false, None);
         }
@@ -83,7 +88,7 @@ impl Context {
     /// Leads for some turns, which send what kernel sockets have kept. If another thread leads, this
     /// thread only rings the doorbells for `lazy` work.
     #[inline(never)]
-    fn send_kept_as_leader(&self, lazy: bool) {
+    fn lead_in_passing(&self, lazy: bool) {
         let Some(mut reactor) = self.lead.try_lead(false) else {
             if lazy {
                 self.turn(None, false, None);

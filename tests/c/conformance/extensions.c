@@ -124,7 +124,7 @@ static int has_atomics(struct pair p, uint64_t *words)
 {
     int atomics = -1, peers = -1;
     socklen_t len = sizeof atomics;
-    exs_remote_t remote;
+    exs_remote_t remote, changed;
 
     GIVES(0, exs_getsockopt(p.b, SOL_EXS, EXS_SO_ATOMICS, &atomics, &len));
     GIVES(0, exs_getsockopt(p.a, SOL_EXS, EXS_SO_PEER_ATOMICS, &peers, &len));
@@ -133,9 +133,10 @@ static int has_atomics(struct pair p, uint64_t *words)
         return 1;
     FAILS(EOPNOTSUPP, exs_export(p.b, words, 8, EXS_RIGHT_ATOMIC, 0, UNREG, &remote));
     GIVES(0, exs_export(p.b, words, 8, EXS_RIGHT_READ, 0, UNREG, &remote));
-    remote.exs_remote_bytes[EXS_REMOTE_SIZE - 1] |= EXS_RIGHT_ATOMIC;
-    FAILS(EOPNOTSUPP, exs_fetch_add(p.a, &remote, 0, 1, NULL, 0, BLOCK));
-    FAILS(EOPNOTSUPP, exs_compare_swap(p.a, &remote, 0, 0, 1, NULL, 0, BLOCK));
+    changed = remote;
+    changed.exs_remote_bytes[EXS_REMOTE_SIZE - 1] |= EXS_RIGHT_ATOMIC;
+    FAILS(EOPNOTSUPP, exs_fetch_add(p.a, &changed, 0, 1, NULL, 0, BLOCK));
+    FAILS(EOPNOTSUPP, exs_compare_swap(p.a, &changed, 0, 0, 1, NULL, 0, BLOCK));
     GIVES(0, exs_revoke(p.b, &remote, BLOCK));
     send_all(p.a, "x", 1);
     return 0;

@@ -17,6 +17,8 @@ pub(in crate::progress) struct Outlook {
     pub(in crate::progress) rests_until: u64,
     /// Kernel sockets wait for readiness that only the reactor reports.
     pub(in crate::progress) watches_kernel: bool,
+    /// The program sends on kernel sockets.
+    pub(in crate::progress) sends_kernel: bool,
     /// The number of connections that threads attend, or have left a moment ago.
     pub(in crate::progress) attended: usize,
 }
@@ -28,6 +30,7 @@ pub(in crate::progress) struct ShownOutlook {
     keeps: AtomicBool,
     rests_until: AtomicU64,
     watches_kernel: AtomicBool,
+    sends_kernel: AtomicBool,
     attended: AtomicUsize,
 }
 
@@ -37,6 +40,7 @@ impl ShownOutlook {
         self.keeps.store(outlook.keeps, Ordering::Relaxed);
         self.rests_until.store(outlook.rests_until, Ordering::Relaxed);
         self.watches_kernel.store(outlook.watches_kernel, Ordering::Relaxed);
+        self.sends_kernel.store(outlook.sends_kernel, Ordering::Relaxed);
         self.attended.store(outlook.attended, Ordering::Relaxed);
     }
 
@@ -61,6 +65,11 @@ impl ShownOutlook {
     }
 
     #[inline]
+    pub(in crate::progress) fn sends_kernel(&self) -> bool {
+        self.sends_kernel.load(Ordering::Relaxed)
+    }
+
+    #[inline]
     pub(in crate::progress) fn attended(&self) -> usize {
         self.attended.load(Ordering::Relaxed)
     }
@@ -78,6 +87,7 @@ impl Engine {
         let outlook = match self.plain.is_idle() {
             true => Outlook {
                 lazy: self.sockets.has_lazy(),
+                sends_kernel: self.plain.has_sent(),
                 attended: self.attended(),
                 ..Outlook::default()
             },
@@ -98,6 +108,7 @@ impl Engine {
             keeps: self.plain.keeps().1,
             rests_until: rests.map_or(0, Time::as_nanos),
             watches_kernel: self.plain.is_waiting(),
+            sends_kernel: self.plain.has_sent(),
             attended: self.attended(),
         }
     }
