@@ -111,7 +111,9 @@ fn small_sends_take_one_call() {
     let number = |line: &str| line.split_whitespace().nth(3)?.parse::<u32>().ok();
     let rows = text.lines().filter(|l| !l.ends_with("total"));
     let all: u32 = rows.filter_map(number).sum();
-    assert!(all > rounds && all < rounds + rounds / 4, "{all} calls for {rounds} sends:\n{text}");
+    // With each tick of the background thread a burst begins again, which takes some calls. strace makes
+    // a send as slow as some of a tick.
+    assert!(all > rounds && all < rounds + rounds / 2, "{all} calls for {rounds} sends:\n{text}");
 }
 
 /// Programs to be installed: what they do is nothing here.
