@@ -1,7 +1,6 @@
 //! Threads that share a shard and block, each in a call on its own connection: each waits for its
 //! connection itself. Every case begins with threads that are known to do so.
 
-use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
@@ -9,11 +8,8 @@ use std::time::Duration;
 
 use exs::__ffi::{cancel_on, dequeue_of, is_attended, private_queue};
 use exs::progress::{attending_threads, leading_threads, limit_shards};
-use exs::{
-    Error, EventQueue, MemoryRegion, Options, RecvFlags, Rights, Socket, SocketType, Token,
-    Transport,
-};
-use exs_tests::harness::{Watchdog, check, pattern};
+use exs::{Error, EventQueue, MemoryRegion, Options, RecvFlags, Rights, Socket, Token, Transport};
+use exs_tests::harness::{Watchdog, check, pattern, stream_pair};
 use nix::sys::pthread::{pthread_kill, pthread_self};
 use nix::sys::signal::Signal;
 
@@ -29,21 +25,8 @@ fn alone(what: &'static str) -> (Watchdog, MutexGuard<'static, ()>) {
     (Watchdog::new(what), one)
 }
 
-fn socket(options: &Options) -> Socket {
-    Socket::with_options(SocketType::Stream, options.clone()).unwrap()
-}
-
-fn pair_with(options: &Options) -> (Socket, Socket) {
-    let listener = socket(options);
-    listener.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    listener.listen(4).unwrap();
-    let client = socket(options);
-    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
-    (client, listener.blocking().accept().unwrap().0)
-}
-
 fn pair(transport: Transport) -> (Socket, Socket) {
-    pair_with(&Options::default().with_transport(transport))
+    stream_pair(&Options::default().with_transport(transport))
 }
 
 /// Waits until that many threads attend connections.
@@ -229,7 +212,7 @@ fn time_limits_end_a_blocked_call() {
         let limit = Some(Duration::from_millis(20));
         let options = Options::default().with_transport(transport).with_recv_timeout(limit);
         beside_blocked_threads(transport, || {
-            let (_peer, own) = pair_with(&options);
+            let (_peer, own) = stream_pair(&options);
             for _ in 0..3 {
                 let error = own.blocking().recv(&mut [0; 8]).unwrap_err();
                 assert_eq!(error.errno(), libc::ETIMEDOUT);

@@ -7,18 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use exs::{Options, Socket, SocketStream, SocketType, Transport};
+use exs_tests::harness::stream_pair;
 use rustls::pki_types::{PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
 /// A connection: the end that connected, and the end that accepted.
 fn pair(transport: Transport) -> (SocketStream, SocketStream) {
-    let options = Options::new().with_transport(transport);
-    let listener = Socket::with_options(SocketType::Stream, options.clone()).unwrap();
-    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    listener.listen(1).unwrap();
-    let client = Socket::with_options(SocketType::Stream, options).unwrap();
-    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
-    let (server, _) = listener.blocking().accept().unwrap();
+    let (client, server) = stream_pair(&Options::new().with_transport(transport));
     (client.into(), server.into())
 }
 

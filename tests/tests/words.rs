@@ -1,17 +1,11 @@
 //! One counter that peers reach by several transports and shards at the same time.
 
-use exs::{AtomicWords, EventQueue, Options, QueueOptions, Socket, SocketType, Token, Transport};
-use exs_tests::harness::Watchdog;
+use exs::{AtomicWords, EventQueue, Options, QueueOptions, Socket, Token, Transport};
+use exs_tests::harness::{Watchdog, stream_pair};
 
 /// A connection by a transport: (the end that exports, the other).
 fn pair(transport: Transport) -> (Socket, Socket) {
-    let options = Options::default().with_transport(transport);
-    let listener = Socket::with_options(SocketType::Stream, options.clone()).unwrap();
-    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    listener.listen(1).unwrap();
-    let client = Socket::with_options(SocketType::Stream, options).unwrap();
-    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
-    let (server, _) = listener.blocking().accept().unwrap();
+    let (client, server) = stream_pair(&Options::default().with_transport(transport));
     assert_eq!(client.transport().unwrap().transport, transport);
     (server, client)
 }

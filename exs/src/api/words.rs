@@ -10,7 +10,7 @@ use crate::progress::{Error, Rights};
 use crate::session::OpError;
 
 /// Words of 8 bytes that the peers of several connections reach at the same time, by atomic
-/// operations only: a counter or a lock for many. (An [`Export`] is of one connection.)
+/// operations only: a counter or a lock for many. An [`Export`] belongs to one connection.
 ///
 /// All operations on a word are atomic among each other, by whichever connections, shards and
 /// transports they come, and those of this program with them. An RDMA device whose operations are

@@ -229,6 +229,17 @@ pub fn stream_socket(transport: Transport) -> Socket {
     Socket::with_options(SocketType::Stream, options).unwrap()
 }
 
+/// Both ends of a stream connection within this process, with these options: the end that connected, and
+/// the end that accepted.
+pub fn stream_pair(options: &Options) -> (Socket, Socket) {
+    let socket = || Socket::with_options(SocketType::Stream, options.clone()).unwrap();
+    let (listener, client) = (socket(), socket());
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(1).unwrap();
+    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.blocking().accept().unwrap().0)
+}
+
 /// Lets this process have as many open files as the system allows it.
 pub fn many_files() -> u64 {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
