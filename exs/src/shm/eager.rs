@@ -23,6 +23,10 @@ const MAX_POLLED: usize = 32;
 /// A shorter message is copied by way of the engine: to borrow it would cost more than the copy.
 const MIN_BORROWED: usize = 1024;
 
+/// Bytes of the next record that a sender takes from the peer's cache ahead. A processor keeps some
+/// dozen such requests. More of them delay the record that follows: 4 KiB by a quarter.
+const MOST_TAKEN: u64 = 2048;
+
 impl ShmRnic {
     /// Sends a small message (`Rnic::try_send_eager`).
     pub(super) fn try_send_eager(
@@ -151,7 +155,7 @@ impl ShmLink {
         // The next record is probably as long. Its lines are in the peer's cache; they will be ours
         // by then. All but the first line, which the peer polls.
         let next = self.tx.next_pos(record.len(), &self.mem);
-        self.mem.hint(Hint::Take, next + LINE, record.len() - LINE);
+        self.mem.hint(Hint::Take, next + LINE, (record.len() - LINE).min(MOST_TAKEN));
         EagerSend::Sent
     }
 
