@@ -204,7 +204,7 @@ pub fn is_watched(queue: &EventQueue) -> bool {
 /// True if a thread attends the connection of this socket, or has left it a moment ago: for tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn is_attended(socket: &Socket) -> bool {
-    socket.handle().call(|engine, id, _| engine.is_attended(id))
+    socket.handle().call(|engine, id, _| engine.sockets.is_attended(id))
 }
 
 /// A queue of the calling thread's, for one operation of the socket that the thread waits for. To

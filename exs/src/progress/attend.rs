@@ -67,7 +67,7 @@ enum Slept {
 impl Context {
     /// True if another thread attends a connection of this shard, or leads here.
     fn is_shared(&self) -> bool {
-        self.outlook.attended() > 0 || self.lead.lead() == Lead::Application
+        self.outlook.get().has_attended() || self.lead.lead() == Lead::Application
     }
 
     /// Waits for the event of an operation of this socket, which goes to `queue`. The thread
@@ -107,7 +107,7 @@ impl Context {
     fn attend(&self, wait: &mut AttendedQueue<'_>) -> Result<Awaited, Error> {
         let AttendedQueue { queue, id, waiter, .. } = *wait;
         let mut engine = self.lock();
-        if !engine.attend(id, waiter) {
+        if !engine.attendances().attend(id, waiter) {
             return Ok(Awaited::CannotAttend);
         }
         // The first turn rings the doorbell for sends that wait for it.
@@ -138,13 +138,14 @@ impl Context {
                 end = end.or(Some(Ok(Awaited::TimedOut)));
             }
             if let Some(end) = end {
-                engine.leave_attended(id, self.reliance.polls(), now);
+                engine.attendances().leave(id, self.reliance.polls(), now);
                 self.finish(engine, Some(waiter));
                 return end;
             }
-            let sleep = engine.sleep_attended(id, how).filter(|sleep| wait.can_sleep(sleep));
+            let sleep = engine.attendances().sleep(id, how);
+            let sleep = sleep.filter(|sleep| wait.can_sleep(sleep));
             if sleep.is_none() {
-                engine.unattend(id);
+                engine.attendances().end(id);
             }
             self.finish(engine, Some(waiter));
             match sleep {
@@ -175,7 +176,7 @@ impl Context {
         wait: &AttendedQueue<'_>,
     ) -> MutexGuard<'a, Engine> {
         let AttendedQueue { queue, id, .. } = *wait;
-        if engine.poll_attended(id).is_none() {
+        if engine.attendances().poll_memory(id).is_none() {
             return engine;
         }
         let crowded = self.attention.is_crowded(self.clock.about());
@@ -183,11 +184,11 @@ impl Context {
         let until = self.clock.about() + limit;
         let found = loop {
             let mut looks = 0;
-            while looks < LOOKS && engine.poll_attended(id) == Some(false) {
+            while looks < LOOKS && engine.attendances().poll_memory(id) == Some(false) {
                 looks += 1;
                 std::hint::spin_loop();
             }
-            if engine.poll_attended(id) != Some(false) || !queue.is_empty() {
+            if engine.attendances().poll_memory(id) != Some(false) || !queue.is_empty() {
                 break true;
             }
             // A thread that wants to post may wait for this very processor.

@@ -30,18 +30,18 @@ impl Context {
     /// that sends on kernel sockets leads now and then instead: these sends leave in its own calls.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         companions::note(self.shard());
-        let lazy = self.outlook.lazy();
-        let rests = self.outlook.rests_until();
-        if rests != 0 && !queue.is_empty() && self.clock.about().as_nanos() < rests {
+        let outlook = self.outlook.get();
+        if !queue.is_empty() && outlook.rests(|| self.clock.about()) {
             return;
         }
+        let lazy = outlook.lazy();
         let away = || self.attention.lacks_leader(self.clock.about());
         // Kernel sockets keep sends back only as long as threads of the program lead now and then.
         // But a thread whose sends are kept may never have to wait, so it leads here. The background
         // thread serves a queue with a descriptor.
         if !queue.has_fd()
             && !self.is_served()
-            && (self.outlook.keeps() || self.outlook.sends_kernel() && !queue.is_empty() && away())
+            && (outlook.keeps() || outlook.sends_kernel() && !queue.is_empty() && away())
         {
             self.lead_in_passing(lazy);
         } else if lazy {
@@ -119,7 +119,7 @@ impl Context {
     /// have kept.
     pub(crate) fn send_kept() {
         if let Some(context) = shards::existing_first()
-            && context.outlook.keeps()
+            && context.outlook.get().keeps()
         {
             context.turn(None, false, None);
         }
@@ -187,7 +187,7 @@ impl Context {
     /// The program may have closed a kernel socket: the next turn looks after it.
     pub(crate) fn release_kernel(&self, dev: u64, ino: u64) {
         // If this thread reads the outlook too early, the engine's next tick finds the socket.
-        if self.outlook.watches_kernel() {
+        if self.outlook.get().watches_kernel() {
             self.released.kernel(dev, ino);
             self.lead.wake();
         }

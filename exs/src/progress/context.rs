@@ -266,7 +266,7 @@ impl Context {
     #[inline]
     pub(super) fn finish(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
         if let Some(outlook) = engine.changed_outlook() {
-            self.show_outlook(&outlook);
+            self.show_outlook(outlook);
         }
         // The usual case: the call concerns no thread but this one.
         if engine.delivery.is_quiet() && self.asleep_until.load(Ordering::SeqCst) == u64::MAX {
@@ -277,7 +277,7 @@ impl Context {
 
     /// Shows the engine's state to threads without the lock. The state rarely changes.
     #[inline(never)]
-    fn show_outlook(&self, outlook: &Outlook) {
+    fn show_outlook(&self, outlook: Outlook) {
         self.outlook.show(outlook);
     }
 

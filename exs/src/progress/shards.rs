@@ -173,7 +173,7 @@ pub fn limit_shards(number: usize) -> Result<(), Error> {
 /// The number of threads of the process that attend connections: for tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn attending_threads() -> usize {
-    all().map(|context| context.look(|engine| engine.attending_threads())).sum()
+    all().map(|context| context.look(|engine| engine.sockets.attending_threads())).sum()
 }
 
 /// The number of threads of the process that lead: for tests.

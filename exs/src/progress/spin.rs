@@ -149,7 +149,7 @@ impl Context {
 
     /// Asks the kernel if that is due. Returns true if it did.
     pub(super) fn poll_if_due(&self, reactor: &mut Reactor) -> std::io::Result<bool> {
-        let due = reactor.unseen >= ROUNDS_PER_POLL || self.outlook.watches_kernel();
+        let due = reactor.unseen >= ROUNDS_PER_POLL || self.outlook.get().watches_kernel();
         if due {
             reactor.poll(Some(Duration::ZERO))?;
         }

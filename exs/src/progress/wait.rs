@@ -144,7 +144,7 @@ impl Context {
         // If the threads of the program do not lead for long, the background thread leads.
         if !self.attention.lacks_leader(now) {
             let (found, nothing_else) = self.peek_in_passing(queue, want);
-            let asked = self.attention.has_asked(begun) && !self.outlook.watches_kernel();
+            let asked = self.attention.has_asked(begun) && !self.outlook.get().watches_kernel();
             if found != Waited::TooFew || nothing_else && asked {
                 return Ok(found);
             }

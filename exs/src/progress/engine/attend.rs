@@ -11,7 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::devices::DeviceTable;
 use super::sock::State;
+use super::sockets::SocketTable;
 use super::{Engine, SockId};
 use crate::progress::queue::QueueCore;
 use crate::progress::waiter::Waiter;
@@ -59,36 +61,52 @@ pub(super) struct Sweeps {
 }
 
 impl Sweeps {
+    /// The number of connections that are not in the reactor.
+    pub(super) fn out(&self) -> usize {
+        self.out
+    }
+
     /// When the next sweep is due. None: no thread has left a connection.
     pub(super) fn next(&self) -> Option<Time> {
         self.at
     }
+
+    /// A socket is gone.
+    pub(super) fn forget(&mut self, gone: &AttendedBy) {
+        if !matches!(gone.by, Attendance::Reactor) {
+            self.out -= 1;
+        }
+    }
 }
 
-impl Engine {
-    /// The number of connections that are not in the reactor.
-    pub(in crate::progress) fn attended(&self) -> usize {
-        self.sweeps.out
-    }
-
-    /// The number of threads that attend connections.
-    #[cfg(any(test, feature = "internals"))]
-    pub(in crate::progress) fn attending_threads(&self) -> usize {
-        let attended = self.sockets.iter().map(|(_, s)| &s.attended.by);
-        attended.filter(|by| matches!(by, Attendance::Thread { .. })).count()
+impl SocketTable {
+    /// True if a thread has attended the connection, and has left it a moment ago.
+    pub(in crate::progress) fn was_attended(&self, id: SockId) -> bool {
+        self.get(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left(_)))
     }
 
     /// True if a thread attends the connection, or has left it a moment ago.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn is_attended(&self, id: SockId) -> bool {
-        self.sockets.get(id).is_some_and(|s| !matches!(s.attended.by, Attendance::Reactor))
+        self.get(id).is_some_and(|s| !matches!(s.attended.by, Attendance::Reactor))
     }
 
-    /// True if a thread has attended the connection, and has left it a moment ago.
-    pub(in crate::progress) fn was_attended(&self, id: SockId) -> bool {
-        self.sockets.get(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left(_)))
+    /// The number of threads that attend connections.
+    #[cfg(any(test, feature = "internals"))]
+    pub(in crate::progress) fn attending_threads(&self) -> usize {
+        let attended = self.iter().map(|(_, s)| &s.attended.by);
+        attended.filter(|by| matches!(by, Attendance::Thread { .. })).count()
     }
+}
 
+/// The parts of the engine that attendance takes.
+pub(in crate::progress) struct Attendances<'e> {
+    sweeps: &'e mut Sweeps,
+    sockets: &'e mut SocketTable,
+    devices: &'e mut DeviceTable,
+}
+
+impl Attendances<'_> {
     /// The thread of `waiter` is about to wait for an operation of this connection: it attends the
     /// connection from now on. False if it cannot: another thread attends the connection, or the
     /// device has nothing that a thread could wait for.
@@ -129,14 +147,14 @@ impl Engine {
 
     /// Announces that the thread which attends the connection sleeps. Returns what the thread must
     /// wait for. None: the thread cannot attend the connection any more.
-    pub(in crate::progress) fn sleep_attended(
+    pub(in crate::progress) fn sleep(
         &mut self,
         id: SockId,
         how: AttendedBlock,
     ) -> Option<AttendedWait> {
         let s = self.sockets.find(id).ok()?;
         let (qp, device) = (s.qp?, s.place.device);
-        let waits = self.peek_attended(id)? == Attended::Idle { for_room: true };
+        let waits = self.peek(id)? == Attended::Idle { for_room: true };
         let Attendance::Thread { for_room, .. } = &mut self.sockets.find(id).ok()?.attended.by
         else {
             return None;
@@ -146,7 +164,7 @@ impl Engine {
     }
 
     /// Looks, without a system call, at what the thread that attends the connection would find.
-    pub(in crate::progress) fn peek_attended(&mut self, id: SockId) -> Option<Attended> {
+    pub(super) fn peek(&mut self, id: SockId) -> Option<Attended> {
         let s = self.sockets.find(id).ok()?;
         let (qp, device) = (s.qp?, s.place.device);
         self.devices[device].rnic.peek_attended(qp)
@@ -154,81 +172,49 @@ impl Engine {
 
     /// Looks in memory for what comes on a connection that a thread attends. None: memory does not
     /// show it.
-    pub(in crate::progress) fn poll_attended(&mut self, id: SockId) -> Option<bool> {
+    pub(in crate::progress) fn poll_memory(&mut self, id: SockId) -> Option<bool> {
         let s = self.sockets.find(id).ok()?;
         let (qp, device) = (s.qp?, s.place.device);
         self.devices[device].rnic.poll_attended(qp)
     }
 
-    /// The wait of the thread that attends the connection has ended: takes the messages and
-    /// completions that came.
-    pub(in crate::progress) fn run_attended(
-        &mut self,
-        id: SockId,
-        end: AttendedEnd<'_>,
-        now: Time,
-    ) {
-        if let Ok(s) = self.sockets.find(id)
-            && let (Some(qp), device) = (s.qp, s.place.device)
-        {
-            self.devices[device].rnic.wake_attended(qp, end);
-            self.take_from(device, now);
-            self.settle_rest(now);
-        }
-    }
-
-    /// Another thread has worked on a connection. Wakes the thread that attends the connection if
-    /// that thread must wait for room from now on.
-    pub(super) fn check_attended(&mut self, index: u32) {
+    /// Another thread has worked on a connection. Returns the thread that attends the connection if
+    /// that thread must wait for room from now on: the caller must wake it.
+    fn woken_for_room(&mut self, index: u32) -> Option<Arc<Waiter>> {
         let by = &self.sockets[index].attended.by;
-        if let Attendance::Thread { waiter, for_room: false } = by {
-            let waiter = Arc::clone(waiter);
-            if self.peek_attended(self.sockets.id(index))
-                != Some(Attended::Idle { for_room: false })
-            {
-                self.delivery.wake(waiter);
-            }
-        }
+        let Attendance::Thread { waiter, for_room: false } = by else { return None };
+        let (waiter, id) = (Arc::clone(waiter), self.sockets.id(index));
+        (self.peek(id) != Some(Attended::Idle { for_room: false })).then_some(waiter)
     }
 
     /// The thread that attended the connection returns to the program. `shows`: the program polls
     /// the socket's descriptor, so its changes must be shown.
-    pub(in crate::progress) fn leave_attended(&mut self, id: SockId, shows: bool, now: Time) {
+    pub(in crate::progress) fn leave(&mut self, id: SockId, shows: bool, now: Time) {
         let Ok(s) = self.sockets.find(id) else { return };
         if !matches!(s.attended.by, Attendance::Thread { .. }) {
             return;
         }
         let rests = s.session.as_ref().is_some_and(|session| session.is_resting());
         let shown = !s.polls.is_empty() || shows && s.watch.is_some();
-        if !rests || shown || self.peek_attended(id) != Some(Attended::Idle { for_room: false }) {
-            return self.unattend(id);
+        if !rests || shown || self.peek(id) != Some(Attended::Idle { for_room: false }) {
+            return self.end(id);
         }
         self.list_for_sweep(id, now + SWEEP);
-    }
-
-    /// The program posts an operation whose event goes to this queue. If a thread has left the
-    /// connection, and the queue is not one of a thread that will attend it again, the leader looks
-    /// after it from now on.
-    #[inline]
-    pub(super) fn unattend_for(&mut self, id: SockId, queue: &QueueCore) {
-        if !queue.attends() {
-            self.unattend_left(id);
-        }
     }
 
     /// The program has made a call that no attending thread waits for. If a thread has left the
     /// connection, the leader looks after it from now on.
     #[inline]
-    pub(super) fn unattend_left(&mut self, id: SockId) {
-        if !self.sweeps.left.is_empty() && self.was_attended(id) {
-            self.unattend(id);
+    pub(super) fn end_left(&mut self, id: SockId) {
+        if !self.sweeps.left.is_empty() && self.sockets.was_attended(id) {
+            self.end(id);
         }
     }
 
     /// Returns a connection to the reactor. If the kernel has no memory for that, the connection
     /// stays on the list for the next sweep.
     #[cold]
-    pub(in crate::progress) fn unattend(&mut self, id: SockId) {
+    pub(in crate::progress) fn end(&mut self, id: SockId) {
         let Ok(s) = self.sockets.find(id) else { return };
         if matches!(s.attended.by, Attendance::Reactor) {
             return;
@@ -257,13 +243,6 @@ impl Engine {
         self.sweeps.at = Some(self.sweeps.at.map_or(at, |before| before.min(at)));
     }
 
-    /// A socket is gone.
-    pub(super) fn forget_attended(&mut self, gone: &AttendedBy) {
-        if !matches!(gone.by, Attendance::Reactor) {
-            self.sweeps.out -= 1;
-        }
-    }
-
     /// Returns connections to the reactor if their threads have gone away.
     pub(super) fn sweep(&mut self, now: Time) {
         if self.sweeps.at.is_none_or(|at| at > now) {
@@ -277,9 +256,9 @@ impl Engine {
                 && let Attendance::Left(since) = s.attended.by
                 && since < number
             {
-                self.unattend(*id);
+                self.end(*id);
             }
-            let stays = self.was_attended(*id);
+            let stays = self.sockets.was_attended(*id);
             if let Ok(s) = self.sockets.find(*id) {
                 s.attended.listed = stays;
             }
@@ -287,5 +266,49 @@ impl Engine {
         });
         self.sweeps.at = (!left.is_empty()).then(|| now + SWEEP);
         self.sweeps.left = left;
+    }
+}
+
+impl Engine {
+    /// What attendance takes of the engine.
+    #[inline]
+    pub(in crate::progress) fn attendances(&mut self) -> Attendances<'_> {
+        let Engine { sweeps, sockets, devices, .. } = self;
+        Attendances { sweeps, sockets, devices }
+    }
+
+    /// The wait of the thread that attends the connection has ended: takes the messages and
+    /// completions that came.
+    pub(in crate::progress) fn run_attended(
+        &mut self,
+        id: SockId,
+        end: AttendedEnd<'_>,
+        now: Time,
+    ) {
+        if let Ok(s) = self.sockets.find(id)
+            && let (Some(qp), device) = (s.qp, s.place.device)
+        {
+            self.devices[device].rnic.wake_attended(qp, end);
+            self.take_from(device, now);
+            self.settle_rest(now);
+        }
+    }
+
+    /// Another thread has worked on a connection. Wakes the thread that attends the connection if
+    /// that thread must wait for room from now on.
+    pub(super) fn check_attended(&mut self, index: u32) {
+        if let Some(waiter) = self.attendances().woken_for_room(index) {
+            self.delivery.wake(waiter);
+        }
+    }
+
+    /// The program posts an operation whose event goes to this queue. If a thread has left the
+    /// connection, and the queue is not one of a thread that will attend it again, the leader looks
+    /// after it from now on.
+    #[inline]
+    pub(super) fn unattend_for(&mut self, id: SockId, queue: &QueueCore) {
+        if !queue.attends() {
+            self.attendances().end_left(id);
+        }
     }
 }

@@ -104,7 +104,7 @@ impl Engine {
         }
         let mut gone = self.sockets.remove(index);
         self.timers.set(index, &mut gone.timer, None);
-        self.forget_attended(&gone.attended);
+        self.sweeps.forget(&gone.attended);
         for (_, e) in gone.exports {
             e.free(&mut self.devices[gone.place.device], gone.place.domain);
         }
@@ -122,7 +122,7 @@ impl Engine {
         let mut patience = Duration::ZERO;
         for id in ids {
             // The leader looks after all connections.
-            self.unattend(id);
+            self.attendances().end(id);
             // A connection that waits to be accepted ends with its listener, so it may be gone.
             let Ok(s) = self.sockets.find(id) else { continue };
             patience = patience.max(s.opts.linger);

@@ -192,7 +192,7 @@ impl Engine {
         let mut more = self.devices.progress(now);
         more |= self.plain.progress(now);
         self.fire_timers(now);
-        self.sweep(now);
+        self.attendances().sweep(now);
         self.settle(now, Ringing::AtOnce);
         self.give_up_overdue(&overdue, now);
         self.ring_doorbells(now);

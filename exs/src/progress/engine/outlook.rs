@@ -1,6 +1,6 @@
 //! The outlook: the state of the engine that threads without its lock can see.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Engine;
 use crate::time::Time;
@@ -8,70 +8,80 @@ use crate::time::Time;
 /// The state of the engine that threads without its lock must know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::progress) struct Outlook {
+    /// The constants below, and above them the number of connections that threads attend.
+    bits: u64,
+    /// In ns. 0: nothing may wait.
+    rests_until: u64,
+}
+
+const LAZY: u64 = 1;
+const KEEPS: u64 = 1 << 1;
+const WATCHES_KERNEL: u64 = 1 << 2;
+const SENDS_KERNEL: u64 = 1 << 3;
+/// One connection that a thread attends.
+const ATTENDED: u64 = 1 << 4;
+
+impl Outlook {
+    /// Adds `bit` if `holds`.
+    fn with(self, bit: u64, holds: bool) -> Outlook {
+        Outlook { bits: self.bits | if holds { bit } else { 0 }, ..self }
+    }
+
+    fn has(self, bit: u64) -> bool {
+        self.bits & bit != 0
+    }
+
     /// Posted work waits for the next doorbell.
-    pub(in crate::progress) lazy: bool,
+    pub(in crate::progress) fn lazy(self) -> bool {
+        self.has(LAZY)
+    }
+
     /// Kernel sockets gain if a thread that comes to dequeue leads.
-    pub(in crate::progress) keeps: bool,
-    /// The time (ns) until which all of this may wait while threads find their events without
-    /// leading. 0: it may not wait.
-    pub(in crate::progress) rests_until: u64,
+    pub(in crate::progress) fn keeps(self) -> bool {
+        self.has(KEEPS)
+    }
+
     /// Kernel sockets wait for readiness that only the reactor reports.
-    pub(in crate::progress) watches_kernel: bool,
+    pub(in crate::progress) fn watches_kernel(self) -> bool {
+        self.has(WATCHES_KERNEL)
+    }
+
     /// The program sends on kernel sockets.
-    pub(in crate::progress) sends_kernel: bool,
-    /// The number of connections that threads attend, or have left a moment ago.
-    pub(in crate::progress) attended: usize,
+    pub(in crate::progress) fn sends_kernel(self) -> bool {
+        self.has(SENDS_KERNEL)
+    }
+
+    /// Threads attend connections, or have left them a moment ago.
+    pub(in crate::progress) fn has_attended(self) -> bool {
+        self.bits >= ATTENDED
+    }
+
+    /// True at `now` if all that waits may go on waiting, while threads find their events without
+    /// leading.
+    pub(in crate::progress) fn rests(self, now: impl FnOnce() -> Time) -> bool {
+        self.rests_until != 0 && now().as_nanos() < self.rests_until
+    }
 }
 
 /// The outlook, as threads without the lock read it. Only a thread with the lock writes it.
 #[derive(Debug, Default)]
 pub(in crate::progress) struct ShownOutlook {
-    lazy: AtomicBool,
-    keeps: AtomicBool,
+    bits: AtomicU64,
     rests_until: AtomicU64,
-    watches_kernel: AtomicBool,
-    sends_kernel: AtomicBool,
-    attended: AtomicUsize,
 }
 
 impl ShownOutlook {
-    pub(in crate::progress) fn show(&self, outlook: &Outlook) {
-        self.lazy.store(outlook.lazy, Ordering::SeqCst);
-        self.keeps.store(outlook.keeps, Ordering::Relaxed);
+    pub(in crate::progress) fn show(&self, outlook: Outlook) {
         self.rests_until.store(outlook.rests_until, Ordering::Relaxed);
-        self.watches_kernel.store(outlook.watches_kernel, Ordering::Relaxed);
-        self.sends_kernel.store(outlook.sends_kernel, Ordering::Relaxed);
-        self.attended.store(outlook.attended, Ordering::Relaxed);
+        // A thread that posts work without a doorbell, and then looks for threads that lead, must
+        // have shown the work before.
+        self.bits.store(outlook.bits, Ordering::SeqCst);
     }
 
     #[inline]
-    pub(in crate::progress) fn lazy(&self) -> bool {
-        self.lazy.load(Ordering::SeqCst)
-    }
-
-    #[inline]
-    pub(in crate::progress) fn keeps(&self) -> bool {
-        self.keeps.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(in crate::progress) fn rests_until(&self) -> u64 {
-        self.rests_until.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(in crate::progress) fn watches_kernel(&self) -> bool {
-        self.watches_kernel.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(in crate::progress) fn sends_kernel(&self) -> bool {
-        self.sends_kernel.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(in crate::progress) fn attended(&self) -> usize {
-        self.attended.load(Ordering::Relaxed)
+    pub(in crate::progress) fn get(&self) -> Outlook {
+        let bits = self.bits.load(Ordering::SeqCst);
+        Outlook { bits, rests_until: self.rests_until.load(Ordering::Relaxed) }
     }
 }
 
@@ -84,14 +94,13 @@ impl Engine {
     /// The outlook, which the caller must show. None: it was shown already.
     #[inline]
     pub(in crate::progress) fn changed_outlook(&mut self) -> Option<Outlook> {
+        let attended = ATTENDED * self.sweeps.out() as u64;
+        let outlook = Outlook { bits: attended, rests_until: 0 }
+            .with(LAZY, self.sockets.has_lazy())
+            .with(SENDS_KERNEL, self.plain.has_sent());
         let outlook = match self.plain.is_idle() {
-            true => Outlook {
-                lazy: self.sockets.has_lazy(),
-                sends_kernel: self.plain.has_sent(),
-                attended: self.attended(),
-                ..Outlook::default()
-            },
-            false => self.outlook_with_kernel(),
+            true => outlook,
+            false => self.with_kernel(outlook),
         };
         if outlook == self.told {
             return None;
@@ -100,16 +109,37 @@ impl Engine {
         Some(outlook)
     }
 
+    /// The outlook with the state of kernel sockets.
     #[inline(never)]
-    fn outlook_with_kernel(&self) -> Outlook {
+    fn with_kernel(&self, outlook: Outlook) -> Outlook {
         let rests = self.plain.rests_until().filter(|_| !self.sockets.has_lazy());
-        Outlook {
-            lazy: self.has_lazy(),
-            keeps: self.plain.keeps().1,
-            rests_until: rests.map_or(0, Time::as_nanos),
-            watches_kernel: self.plain.is_waiting(),
-            sends_kernel: self.plain.has_sent(),
-            attended: self.attended(),
-        }
+        let (lazy, keeps) = self.plain.keeps();
+        Outlook { rests_until: rests.map_or(0, Time::as_nanos), ..outlook }
+            .with(LAZY, lazy)
+            .with(KEEPS, keeps)
+            .with(WATCHES_KERNEL, self.plain.is_waiting())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outlook_is_shown_whole() {
+        let shown = ShownOutlook::default();
+        assert_eq!(shown.get(), Outlook::default());
+        assert!(!shown.get().lazy() && !shown.get().has_attended());
+        let outlook = Outlook { bits: 3 * ATTENDED, rests_until: 7 }
+            .with(KEEPS, true)
+            .with(LAZY, false)
+            .with(SENDS_KERNEL, true);
+        shown.show(outlook);
+        let seen = shown.get();
+        assert_eq!(seen, outlook);
+        assert!(seen.keeps() && seen.sends_kernel() && seen.has_attended());
+        assert!(!seen.lazy() && !seen.watches_kernel());
+        assert!(seen.rests(|| Time::from_nanos(6)) && !seen.rests(|| Time::from_nanos(7)));
+        assert!(!Outlook::default().rests(|| unreachable!("nothing may wait")));
     }
 }

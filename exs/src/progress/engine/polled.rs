@@ -10,6 +10,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use super::attend::SWEEP;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::rnic::{Attended, AttendedEnd, PolledSleep, Qp, Ready};
@@ -23,10 +24,10 @@ impl Engine {
     /// Takes what has come on a connection that is out of the reactor, for a receive that does not
     /// wait.
     pub(crate) fn fetch_polled(&mut self, id: SockId, now: impl FnOnce() -> Time) {
-        if self.was_attended(id) && self.peek_attended(id) == Some(Attended::Ready) {
+        if self.sockets.was_attended(id) && self.attendances().peek(id) == Some(Attended::Ready) {
             let now = now();
             self.run_attended(id, AttendedEnd::Ready(Ready::default()), now);
-            if self.peek_attended(id) == Some(Attended::Ready) {
+            if self.attendances().peek(id) == Some(Attended::Ready) {
                 // There is more than messages.
                 self.more |= self.run(now, false);
             }
@@ -60,16 +61,18 @@ impl Engine {
     fn sleep_polled(&mut self, id: SockId, end: BorrowedFd<'_>, now: Time) {
         for _ in 0..LOOKS {
             let Some((device, qp)) = self.may_poll(id) else { break };
-            if !self.was_attended(id) && !self.leave_to_program(id, now) {
+            if !self.sockets.was_attended(id) && !self.attendances().leave_to_program(id, now) {
                 return;
             }
             match self.devices[device].rnic.sleep_polled(qp, end) {
-                PolledSleep::Asleep => return self.list_for_sweep(id, now + super::attend::SWEEP),
+                PolledSleep::Asleep => {
+                    return self.attendances().list_for_sweep(id, now + SWEEP);
+                }
                 PolledSleep::Unable => break,
                 PolledSleep::Ready => self.fetch_polled(id, || now),
             }
         }
-        self.unattend_left(id);
+        self.attendances().end_left(id);
     }
 
     /// The device and the queue pair of a connection that can be left to the program: nothing is

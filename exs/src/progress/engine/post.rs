@@ -366,7 +366,7 @@ impl Engine {
             });
         }
         let op = ticket.map_or(0, |t| self.book(id, t, EventKind::Close, Bufs::None));
-        self.unattend_left(id);
+        self.attendances().end_left(id);
         self.end_listening(id, now, || Error::Op(OpError::Cancelled));
         if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Cancelled), now);

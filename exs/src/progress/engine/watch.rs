@@ -65,7 +65,7 @@ impl SocketTable {
 impl Engine {
     /// Sets the watch of a socket. `None` ends the watching.
     pub(crate) fn set_watch(&mut self, id: SockId, watch: Option<Arc<dyn Watch>>) {
-        self.unattend_left(id);
+        self.attendances().end_left(id);
         if let Ok(s) = self.sockets.find(id) {
             let seen = Standing::default();
             s.watch = watch.map(|watch| Box::new(Watched { watch, seen, listing: Listing::Off }));
