@@ -16,12 +16,12 @@
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::Plain;
 use super::call::{PIECES, What, Xfer};
-use super::coalesce::TOGETHER;
+use super::coalesce::{Coalescer, TOGETHER};
 use super::send_burst::PAUSE;
 use super::sock::{Name, name, release};
 use super::types::{End, Failure, KernelDone, Kind, Pieces, Posted, Target};
-use super::{Plain, TICK};
 use crate::ids::OpId;
 use crate::mem::Segment;
 use crate::sys::{self, IoVec};
@@ -132,62 +132,20 @@ pub(super) struct Rested {
     pub(super) lease: Arc<Lease>,
 }
 
-impl Plain {
-    /// Begins a batch with a send; a batch of another socket leaves now. Gives the transfer back if the
-    /// socket cannot be duplicated.
-    pub(super) fn start_batch(
-        &mut self,
-        now: Time,
-        target: &Target<'_>,
-        xfer: Xfer,
-    ) -> Result<(), Xfer> {
-        self.send_batch(now);
-        let name = name(target);
-        let held = self.by_name.get(&name).map(|slot| Arc::clone(&self.socks[*slot].fd));
-        let rested = || self.rested.as_ref().filter(|r| r.name == name)?.lease.take();
-        let fd = match held.or_else(rested) {
-            Some(fd) => fd,
-            None => match target.fd.try_clone_to_owned() {
-                Ok(fd) => Arc::new(fd),
-                Err(_) => return Err(xfer),
-            },
-        };
-        let first = KeptSend::of(xfer)?;
-        self.open_batch(now, name, fd);
-        self.join(now, first);
-        Ok(())
-    }
-
-    fn open_batch(&mut self, now: Time, name: Name, fd: Arc<OwnedFd>) {
+impl Coalescer {
+    /// Opens an empty batch of a socket.
+    fn open(&mut self, now: Time, name: Name, fd: Arc<OwnedFd>) {
         let sends = std::mem::take(&mut self.spare);
         self.batch = Some(Batch { name, fd, sends, bytes: 0, until: now + PAUSE });
     }
 
-    /// Begins an empty batch on the socket of the batch before, for a send that follows at once.
-    /// True if the lease still runs and `number` stands for that socket; else nothing has changed.
-    pub(super) fn resume_batch(&mut self, now: Time, number: RawFd) -> bool {
-        let Some(rested) = self.rested.take_if(|_| self.batch.is_none()) else { return false };
-        let name = rested.name;
-        let free = self.is_free(&name);
-        let same = |fd: &OwnedFd| free && sys::is_duplicate(number, fd.as_fd());
-        match rested.lease.take_if(same) {
-            Some(fd) => {
-                self.open_batch(now, name, fd);
-                true
-            }
-            None => {
-                self.rested = Some(rested);
-                false
-            }
-        }
-    }
-
-    /// True if the table has no send and no connect of this socket.
-    pub(super) fn is_free(&self, name: &Name) -> bool {
-        self.by_name.get(name).is_none_or(|slot| {
-            let s = &self.socks[*slot];
-            s.connecting.is_none() && s.tx.is_empty()
-        })
+    /// Adds a send to the batch. True if the batch must leave: it is full, or no thread is sure to come
+    /// for it.
+    fn add(&mut self, send: KeptSend) -> bool {
+        let batch = self.batch.as_mut().expect("the caller has found a batch");
+        batch.bytes += send.piece.len();
+        batch.sends.push(send);
+        !self.may_keep || batch.is_full()
     }
 
     /// The batch, if it is of this socket.
@@ -205,6 +163,83 @@ impl Plain {
         self.batch_of(name).map(|b| Arc::clone(&b.fd))
     }
 
+    /// True if `number` stands for the socket of the batch. The program may have given the number to
+    /// another socket since the last send, so each send asks the kernel. The batch's descriptor
+    /// makes that one cheap call.
+    pub(super) fn keeps_for_number(&self, number: RawFd) -> bool {
+        self.batch.as_ref().is_some_and(|b| sys::is_duplicate(number, b.fd.as_fd()))
+    }
+
+    /// True if there may be a lease.
+    pub(super) fn has_lease(&self) -> bool {
+        self.rested.is_some()
+    }
+
+    /// Ends the lease, if there is one.
+    pub(super) fn end_lease(&mut self) {
+        if let Some(rested) = self.rested.take() {
+            rested.lease.end();
+        }
+    }
+
+    /// Takes the descriptor that is leased, if it is of this socket.
+    fn take_leased(&self, name: &Name) -> Option<Arc<OwnedFd>> {
+        self.rested.as_ref().filter(|rested| rested.name == *name)?.lease.take()
+    }
+}
+
+impl Plain {
+    /// Begins a batch with a send; a batch of another socket leaves now. Gives the transfer back if the
+    /// socket cannot be duplicated.
+    pub(super) fn start_batch(
+        &mut self,
+        now: Time,
+        target: &Target<'_>,
+        xfer: Xfer,
+    ) -> Result<(), Xfer> {
+        self.send_batch(now);
+        let name = name(target);
+        let held = self.socks.of(&name).map(|s| Arc::clone(&s.fd));
+        let fd = match held.or_else(|| self.coalescer.take_leased(&name)) {
+            Some(fd) => fd,
+            None => match target.fd.try_clone_to_owned() {
+                Ok(fd) => Arc::new(fd),
+                Err(_) => return Err(xfer),
+            },
+        };
+        let first = KeptSend::of(xfer)?;
+        self.coalescer.open(now, name, fd);
+        self.join(now, first);
+        Ok(())
+    }
+
+    /// Begins an empty batch on the socket of the batch before, for a send that follows at once.
+    /// True if the lease still runs and `number` stands for that socket; else nothing has changed.
+    pub(super) fn resume_batch(&mut self, now: Time, number: RawFd) -> bool {
+        if self.coalescer.keeps() {
+            return false;
+        }
+        let Some(rested) = self.coalescer.rested.take() else { return false };
+        let name = rested.name;
+        let free = self.is_free(&name);
+        let same = |fd: &OwnedFd| free && sys::is_duplicate(number, fd.as_fd());
+        match rested.lease.take_if(same) {
+            Some(fd) => {
+                self.coalescer.open(now, name, fd);
+                true
+            }
+            None => {
+                self.coalescer.rested = Some(rested);
+                false
+            }
+        }
+    }
+
+    /// True if the table has no send and no connect of this socket.
+    pub(super) fn is_free(&self, name: &Name) -> bool {
+        self.socks.of(name).is_none_or(|s| s.connecting.is_none() && s.tx.is_empty())
+    }
+
     /// Posts a transfer behind the batch of its socket. With `may_wait` the transfer joins the batch;
     /// else it takes the batch along, in one call if it is a send.
     pub(super) fn post_behind(&mut self, now: Time, xfer: Xfer, may_wait: bool) {
@@ -215,32 +250,22 @@ impl Plain {
             },
             false => xfer,
         };
-        let batch = self.batch.take().expect("the caller has found a batch");
+        let batch = self.coalescer.batch.take().expect("the caller has found a batch");
         let slot = self.spill(now, batch, 0);
         self.note_limit(&xfer.posted, slot);
         let s = &mut self.socks[slot];
         s.tx.push_back(xfer);
         s.ready.1 = true;
         self.pump(slot, now);
-        self.burst.forgive_pause();
+        self.coalescer.burst.forgive_pause();
     }
 
     /// Adds a send to the batch. The batch leaves if it is full, or if no thread is sure to come for it.
     fn join(&mut self, now: Time, send: KeptSend) {
-        let batch = self.batch.as_mut().expect("the caller has found a batch");
-        batch.bytes += send.piece.len();
-        batch.sends.push(send);
-        if !self.may_keep || batch.is_full() {
+        if self.coalescer.add(send) {
             self.send_batch(now);
-            self.burst.forgive_pause();
+            self.coalescer.burst.forgive_pause();
         }
-    }
-
-    /// True if `number` stands for the socket of the batch. The program may have given the number to
-    /// another socket since the last send, so each send asks the kernel. The batch's descriptor
-    /// makes that one cheap call.
-    pub(super) fn keeps_for_number(&self, number: RawFd) -> bool {
-        self.batch.as_ref().is_some_and(|b| sys::is_duplicate(number, b.fd.as_fd()))
     }
 
     /// Posts a send on the socket of the batch, for which [`Plain::send_direct`] has found it. True if the
@@ -256,13 +281,13 @@ impl Plain {
 
     /// Sends the batch. Bytes that the socket has no room for wait in the table.
     pub(super) fn send_batch(&mut self, now: Time) {
-        let Some(mut batch) = self.batch.take() else { return };
+        let Some(mut batch) = self.coalescer.batch.take() else { return };
         let sent = match batch.send() {
             Ok(sent) if sent == batch.bytes => {
                 for send in batch.sends.drain(..) {
                     self.done.push_back(KernelDone::sent(send.op, send.piece.len()));
                 }
-                self.spare = batch.sends;
+                self.coalescer.spare = batch.sends;
                 return self.rest(now, batch.name, batch.fd);
             }
             Ok(sent) => sent,
@@ -284,10 +309,10 @@ impl Plain {
 
     /// Sends the batch if it is of this socket, and ends the lease if that is.
     pub(super) fn send_batch_of(&mut self, name: &Name, now: Time) {
-        if self.keeps_for(name) {
+        if self.coalescer.keeps_for(name) {
             self.send_batch(now);
         }
-        if let Some(rested) = self.rested.take_if(|r| r.name == *name) {
+        if let Some(rested) = self.coalescer.rested.take_if(|r| r.name == *name) {
             rested.lease.end();
         }
     }
@@ -300,8 +325,8 @@ impl Plain {
             Some(last) => last.end.lease = Some(Arc::clone(&lease)),
             None => return lease.end(),
         }
-        self.tick.get_or_insert(now + TICK);
-        if let Some(before) = self.rested.replace(Rested { name, lease }) {
+        self.timers.start_tick(now);
+        if let Some(before) = self.coalescer.rested.replace(Rested { name, lease }) {
             before.lease.end();
         }
     }
@@ -319,7 +344,7 @@ impl Plain {
                 false => self.socks[slot].tx.push_back(send.into_xfer(done)),
             }
         }
-        self.spare = batch.sends;
+        self.coalescer.spare = batch.sends;
         slot
     }
 }

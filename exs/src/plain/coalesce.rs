@@ -14,14 +14,55 @@
 //! of such a program again only after a much longer burst.
 
 use super::Plain;
-use super::batch::may_be_kept;
+use super::batch::{Batch, KeptSend, Rested, may_be_kept};
 use super::call::Xfer;
+use super::send_burst::SendBurst;
 use super::sock::name;
 use super::types::{Kind, Posted, Target};
 use crate::time::Time;
 
 /// Bytes with which a batch leaves.
 pub(super) const TOGETHER: usize = 256 << 10;
+
+/// What decides which sends are kept, and the sends that are.
+#[derive(Default)]
+pub(super) struct Coalescer {
+    /// The burst of sends that goes on.
+    pub(super) burst: SendBurst,
+    /// The sends of it that are kept.
+    pub(super) batch: Option<Batch>,
+    /// The socket of the batch that left last. None: there is no lease. If there is one, it may have
+    /// ended, too.
+    pub(super) rested: Option<Rested>,
+    /// Empty: memory for the sends of the next batch.
+    pub(super) spare: Vec<KeptSend>,
+    /// Set by each call: sends may be kept during it.
+    pub(super) may_keep: bool,
+    /// A send of this call would have been kept if that had been allowed.
+    would_keep: bool,
+}
+
+impl Coalescer {
+    /// Begins a call of the program.
+    fn begin_call(&mut self, may_keep: bool) {
+        (self.may_keep, self.would_keep) = (may_keep, false);
+    }
+
+    /// True if sends may be kept during this call.
+    pub(super) fn may_keep(&self) -> bool {
+        self.may_keep
+    }
+
+    /// A send would have been kept if that had been allowed.
+    pub(super) fn note_would_keep(&mut self) {
+        self.would_keep = true;
+    }
+
+    /// True if sends are kept.
+    pub(super) fn keeps(&self) -> bool {
+        self.batch.is_some()
+    }
+}
 
 impl Plain {
     /// Keeps a new send, or sends it together with the batch before it. Gives back
@@ -32,21 +73,21 @@ impl Plain {
         }
         let may_wait = may_be_kept(&xfer)
             && matches!(target.kind, Kind::Stream | Kind::Unseen)
-            && self.burst.grow(xfer.posted.number, now);
+            && self.coalescer.burst.grow(xfer.posted.number, now);
         let target = &if may_wait { self.seen(target) } else { *target };
         let may_wait = may_wait && target.kind == Kind::Stream;
-        if self.keeps_for(&name(target)) {
+        if self.coalescer.keeps_for(&name(target)) {
             self.post_behind(now, xfer, may_wait);
             return Ok(());
         }
         if !may_wait || !self.is_free(&name(target)) {
             return Err(xfer);
         }
-        if !self.burst.is_on(name(target)) {
+        if !self.coalescer.burst.is_on(name(target)) {
             return Err(xfer);
         }
-        if !self.may_keep {
-            self.would_keep = true;
+        if !self.coalescer.may_keep() {
+            self.coalescer.note_would_keep();
             return Err(xfer);
         }
         self.start_batch(now, target, xfer)
@@ -55,55 +96,56 @@ impl Plain {
     /// Notes the time limit, if any, of an operation that the entry in `slot` holds.
     pub(super) fn note_limit(&mut self, posted: &Posted, slot: usize) {
         if let Some((at, _)) = posted.limit {
-            self.limits.insert((at, posted.op), slot);
+            self.timers.limit(posted.op, at, slot);
         }
     }
 
     /// Sends what is kept, for a thread that leads.
     pub(super) fn send_all_kept(&mut self, now: Time) {
-        let Some(batch) = &self.batch else { return };
+        let Some(batch) = &self.coalescer.batch else { return };
         let several = batch.sends.len() > 1;
         self.send_batch(now);
-        if several { self.burst.served() } else { self.burst.alone() }
+        let burst = &mut self.coalescer.burst;
+        if several { burst.served() } else { burst.alone() }
     }
 
     /// Begins a call. `may_keep`: sends may be kept, because a thread is sure to lead soon.
     pub fn begin_call(&mut self, may_keep: bool) {
-        (self.may_keep, self.would_keep) = (may_keep, false);
+        self.coalescer.begin_call(may_keep);
     }
 
     /// Until then a thread that finds its events in the queue need not lead for the kept sends: the
     /// more sends there are, the more leave in one call. None: nothing is kept, or sends wait for
     /// room.
     pub fn rests_until(&self) -> Option<Time> {
-        self.batch.as_ref().filter(|_| self.full.is_empty()).map(|b| b.until)
+        self.coalescer.batch.as_ref().filter(|_| !self.socks.has_full()).map(|b| b.until)
     }
 
     /// Whether sends are kept; and whether the program's thread should lead when it comes. It should
     /// if sends are kept, or would be if it led, or wait for room: the background thread would be
     /// in the way of the program's next posts.
     pub fn keeps(&self) -> (bool, bool) {
-        let kept = self.batch.is_some();
-        (kept, kept || self.would_keep || !self.full.is_empty())
+        let kept = self.coalescer.keeps();
+        (kept, kept || self.coalescer.would_keep || self.socks.has_full())
     }
 
     /// True if the program has sent on a stream that could keep sends.
     #[inline]
     pub fn has_sent(&self) -> bool {
-        self.burst.has_begun()
+        self.coalescer.burst.has_begun()
     }
 
     /// True if no kernel socket is held, and none would be: [`Plain::keeps`], [`Plain::rests_until`]
     /// and [`Plain::is_waiting`] say that there is nothing.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        !self.would_keep && self.full.is_empty() && !self.is_waiting()
+        !self.coalescer.would_keep && !self.socks.has_full() && !self.is_waiting()
     }
 
     /// The background thread leads, because the program did not come for what is kept.
     pub fn note_needless_batch(&mut self) {
-        if self.batch.is_some() {
-            self.burst.not_served();
+        if self.coalescer.keeps() {
+            self.coalescer.burst.not_served();
         }
     }
 }

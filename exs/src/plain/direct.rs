@@ -54,19 +54,21 @@ impl Plain {
         fd: BorrowedFd<'a>,
         piece: &Segment,
     ) -> Direct<'a> {
-        if !self.full.is_empty() {
+        if self.socks.has_full() {
             return Direct::No;
         }
-        let burst = self.burst.grow(fd.as_raw_fd(), now);
+        let burst = self.coalescer.burst.grow(fd.as_raw_fd(), now);
         let number = fd.as_raw_fd();
-        if self.keeps_for_number(number) || burst && self.may_keep && self.resume_batch(now, number)
-        {
+        let may_wait = burst && self.coalescer.may_keep();
+        if self.coalescer.keeps_for_number(number) || may_wait && self.resume_batch(now, number) {
             return Direct::Kept { burst };
         }
-        if self.batch.is_some() || burst && self.may_keep {
+        if self.coalescer.keeps() || may_wait {
             return self.tcp(fd).map_or(Direct::No, Direct::Seen);
         }
-        self.would_keep |= burst;
+        if burst {
+            self.coalescer.note_would_keep();
+        }
         match sys::send_piece_tcp_only(fd, &piece.io_vec(0, piece.len().min(CALL_MAX))) {
             Ok(bytes) => Direct::Sent(Sent { bytes, why: None }),
             // The connection is over, and the next call would not say why. EPIPE is not here: the next
@@ -120,7 +122,7 @@ impl Plain {
     /// Posts a send on a socket whose type is not known. One call sends a small piece on a stream and
     /// on a message socket alike, so most sends need not ask for the type.
     pub(super) fn post_unseen(&mut self, now: Time, target: &Target<'_>, mut xfer: Xfer) {
-        let idle = !self.by_name.contains_key(&name(target));
+        let idle = self.socks.of(&name(target)).is_none();
         if idle && xfer.gatherable().is_some_and(|p| p.count() == 1 && p.bytes() <= CALL_MAX) {
             for _ in 0..TRIES {
                 match xfer.step(target.fd, Kind::Stream, &mut self.scratch) {
@@ -147,10 +149,10 @@ impl Plain {
     /// The kind of a socket that the table or the batch holds.
     fn held_kind(&self, target: &Target<'_>) -> Option<Kind> {
         let name = name(target);
-        if self.keeps_for(&name) {
+        if self.coalescer.keeps_for(&name) {
             return Some(Kind::Stream);
         }
-        self.by_name.get(&name).map(|slot| self.socks[*slot].kind)
+        self.socks.of(&name).map(|s| s.kind)
     }
 }
 

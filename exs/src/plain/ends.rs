@@ -4,46 +4,36 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
+use super::Plain;
 use super::sock::{NO_NUMBER, name};
 use super::types::{Failure, Posted, Target};
-use super::{Plain, TICK};
 use crate::ids::OpId;
 use crate::time::Time;
 
 impl Plain {
     pub(super) fn handle_timeouts(&mut self, now: Time) {
-        while let Some((&(at, op), &slot)) = self.limits.first_key_value()
-            && at <= now
-        {
-            self.limits.pop_first();
+        while let Some((op, slot)) = self.timers.take_late(now) {
             let late =
                 |p: &Posted| Failure::TimedOut(p.limit.map_or(Duration::ZERO, |(_, given)| given));
             self.cut(slot, now, |p| p.op == op, late);
         }
-        if self.retry.is_some_and(|at| at <= now) {
-            self.retry = None;
-            let full: Vec<_> =
-                self.socks.iter().filter(|(_, s)| s.must_retry).map(|(i, _)| i).collect();
-            for slot in full {
-                self.socks[slot].ready.1 = true;
-                self.list(slot);
-            }
+        if self.timers.take_retry(now) {
+            self.socks.retry();
         }
-        if self.tick.is_some_and(|at| at <= now) {
-            self.stop_strays();
-            if let Some(rested) = self.rested.take() {
-                rested.lease.end();
+        if self.timers.take_tick(now) {
+            self.jobs.stop_strays();
+            self.coalescer.end_lease();
+            if self.must_tick() {
+                self.timers.start_tick(now);
             }
-            self.tick = self.must_tick().then(|| now + TICK);
-            let slots: Vec<_> = self.socks.iter().map(|(i, _)| i).collect();
-            for slot in slots {
+            for slot in self.socks.slots() {
                 self.check_owner(slot, now);
             }
         }
     }
 
     pub(super) fn must_tick(&self) -> bool {
-        !self.socks.is_empty() || !self.strays.is_empty() || self.rested.is_some()
+        !self.socks.is_empty() || self.jobs.has_strays() || self.coalescer.has_lease()
     }
 
     /// Ends operations that were posted with a descriptor that the program has closed.
@@ -62,7 +52,7 @@ impl Plain {
     pub fn recheck(&mut self, now: Time, dev: u64, ino: u64) {
         let name = (dev, ino, NO_NUMBER);
         self.send_batch_of(&name, now);
-        if let Some(&slot) = self.by_name.get(&name) {
+        if let Some(slot) = self.socks.slot_of(&name) {
             self.check_owner(slot, now);
         }
     }
@@ -77,7 +67,7 @@ impl Plain {
     ) -> usize {
         let name = name(target);
         self.send_batch_of(&name, now);
-        let Some(&slot) = self.by_name.get(&name) else { return 0 };
+        let Some(slot) = self.socks.slot_of(&name) else { return 0 };
         let number = target.fd.as_raw_fd();
         self.cut(slot, now, |p| p.number == number && which(p.op), |_| Failure::Cancelled)
     }

@@ -151,11 +151,7 @@ impl Plain {
                 self.scratch.staging.arrived(came);
             }
         }
-        for at in 0..self.full.len() {
-            let slot = self.full[at];
-            self.socks[slot].ready.1 = true;
-            self.list(slot);
-        }
+        self.socks.try_full(usize::MAX);
     }
 
     /// Drops what was fetched for an operation that has ended.

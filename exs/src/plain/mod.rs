@@ -18,11 +18,12 @@
 //! This floor must not know queues, tokens or buffers. It does what a thread with a reactor of its
 //! own would do.
 //!
-//! Modules: [`Plain`] is the table of sockets; `sock` has the queues of one socket; `call` makes the
-//! system calls of one transfer; `coalesce` decides which small sends are kept, `send_burst` counts
-//! those that follow each other, and `batch` sends them together; `direct` sends on a number without a look at it first; `files` fetches the bytes of
-//! files; `ends` ends operations early; `wait` does connects and accepts, and `helper` waits for them
-//! where the socket blocks; `types` is the vocabulary.
+//! Modules: [`Plain`] is the whole. Its parts own their fields: `table` has the sockets, and `sock` the
+//! queues of each; `timers` knows when to look at them; `coalesce` decides which small sends are kept,
+//! `send_burst` counts those that follow each other, and `batch` sends them together; `helper` waits in
+//! connect(2) and accept(2) where the socket blocks, for `wait`, which does connects and accepts; `files`
+//! fetches the bytes of files. `call` makes the system calls of one transfer, `direct` sends on a number
+//! without a look at it first, `ends` ends operations early, and `types` is the vocabulary.
 //!
 //! **Readiness, and not io_uring, moves the data.** The library tries an operation when it is posted,
 //! unless another is before it or it is kept. Then the reactor (edge-triggered) says when to try again,
@@ -39,22 +40,24 @@ mod files;
 mod helper;
 mod send_burst;
 mod sock;
+mod table;
+mod timers;
 mod types;
 mod wait;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use mio::unix::SourceFd;
 
-use self::batch::{Batch, KeptSend, Rested};
 use self::call::{Step, What, Xfer};
+use self::coalesce::Coalescer;
 use self::files::{CHUNK, Scratch};
-use self::helper::Helper;
-use self::send_burst::SendBurst;
+use self::helper::Jobs;
 use self::sock::{Ended, Name, Sock, name, release};
+use self::table::KernelTable;
+use self::timers::KernelTimers;
 use crate::ids::OpId;
 use crate::rnic::Ready;
 use crate::time::Time;
@@ -65,10 +68,6 @@ pub use self::direct::Direct;
 pub use self::direct::Sent;
 pub use self::types::{End, Failure, KernelDone, KernelIo, Kind, Pieces, Posted, Request, Target};
 
-/// How often the table looks for descriptors that the owner has closed.
-const TICK: Duration = Duration::from_millis(100);
-/// After this time a send to an address whose queue was full is tried again.
-const RETRY: Duration = Duration::from_millis(2);
 /// Full sockets that a spinning thread tries; the reactor reports the others.
 const SPUN: usize = 4;
 /// Tries of a transfer when it is posted, before other sockets have their turn.
@@ -81,39 +80,14 @@ const FETCHED: usize = BELL - 1;
 pub struct Plain {
     registry: mio::Registry,
     token_base: usize,
-    io: KernelIo,
-    socks: slab::Slab<Sock>,
-    by_name: HashMap<Name, usize>,
-    /// Slots of sockets that `progress` must pump.
-    work: Vec<usize>,
+    socks: KernelTable,
+    timers: KernelTimers,
+    coalescer: Coalescer,
+    jobs: Jobs,
+    scratch: Scratch,
     /// Operations that have ended in the socket that is being pumped.
     ended: Ended,
     done: VecDeque<KernelDone>,
-    /// The slots of operations with a time limit.
-    limits: BTreeMap<(Time, OpId), usize>,
-    /// Slots of sockets whose sends wait for room.
-    full: Vec<usize>,
-    /// The burst of sends that goes on, and the sends of it that are kept.
-    burst: SendBurst,
-    batch: Option<Batch>,
-    /// The socket of the batch that left last; None if there is no lease, which may also have ended.
-    rested: Option<Rested>,
-    /// Empty: memory for the sends of the next batch.
-    spare: Vec<KeptSend>,
-    /// Set by each call: sends may be kept during it.
-    may_keep: bool,
-    /// A send of this call would have been kept if that had been allowed.
-    would_keep: bool,
-    /// When to look for closed descriptors, and when to try full addresses again; None: never.
-    tick: Option<Time>,
-    retry: Option<Time>,
-    scratch: Scratch,
-    helper: Option<Helper>,
-    bell_rang: bool,
-    /// The slots of the sockets that the helper's jobs are for.
-    jobs: HashMap<u64, usize>,
-    /// Sockets of connects that were called off before their thread had begun.
-    strays: HashMap<u64, OwnedFd>,
 }
 
 impl Plain {
@@ -122,27 +96,13 @@ impl Plain {
         Plain {
             registry,
             token_base,
-            io,
-            socks: slab::Slab::new(),
-            by_name: HashMap::new(),
-            work: Vec::new(),
+            socks: KernelTable::default(),
+            timers: KernelTimers::default(),
+            coalescer: Coalescer::default(),
+            jobs: Jobs::new(io),
+            scratch: Scratch::default(),
             ended: Vec::new(),
             done: VecDeque::new(),
-            limits: BTreeMap::new(),
-            full: Vec::new(),
-            burst: SendBurst::default(),
-            batch: None,
-            rested: None,
-            spare: Vec::new(),
-            may_keep: false,
-            would_keep: false,
-            tick: None,
-            retry: None,
-            scratch: Scratch::default(),
-            helper: None,
-            bell_rang: false,
-            jobs: HashMap::new(),
-            strays: HashMap::new(),
         }
     }
 
@@ -185,9 +145,7 @@ impl Plain {
             let why = Failure::Os { call: "sendfile", errno: libc::EMSGSIZE };
             return self.end(xfer.posted, xfer.end(Err(why)));
         }
-        let slot = self.by_name.get(&name(target)).copied();
-        let first = slot.is_none_or(|s| {
-            let s = &self.socks[s];
+        let first = self.socks.of(&name(target)).is_none_or(|s| {
             s.connecting.is_none() && if xfer.is_tx() { s.tx.is_empty() } else { s.rx.is_empty() }
         });
         let mut blocked = !first;
@@ -210,7 +168,7 @@ impl Plain {
         if let Some(slot) = held {
             if !blocked {
                 self.socks[slot].ready = (true, true);
-                self.list(slot);
+                self.socks.list(slot);
             }
             self.settle(slot, now);
         }
@@ -236,11 +194,11 @@ impl Plain {
         add: impl FnOnce(&mut Sock),
     ) -> Option<usize> {
         let name = name(target);
-        let slot = match self.by_name.get(&name) {
-            Some(slot) => *slot,
+        let slot = match self.socks.slot_of(&name) {
+            Some(slot) => slot,
             None => {
                 let own = || target.fd.try_clone_to_owned().map(Arc::new);
-                match self.batch_fd(&name).map_or_else(own, Ok) {
+                match self.coalescer.batch_fd(&name).map_or_else(own, Ok) {
                     Ok(fd) => self.entry(now, name, fd, target.kind),
                     Err(e) => {
                         self.end(*posted, End::new(so_far, Err(Failure::os("dup", &e))));
@@ -256,13 +214,8 @@ impl Plain {
 
     /// The slot of the socket's entry, which is made with `fd` if there is none.
     fn entry(&mut self, now: Time, name: Name, fd: Arc<OwnedFd>, kind: Kind) -> usize {
-        self.tick.get_or_insert(now + TICK);
-        if let Some(slot) = self.by_name.get(&name) {
-            return *slot;
-        }
-        let slot = self.socks.insert(Sock::new(name, fd, kind));
-        self.by_name.insert(name, slot);
-        slot
+        self.timers.start_tick(now);
+        self.socks.slot_of(&name).unwrap_or_else(|| self.socks.insert(name, fd, kind))
     }
 
     /// True if a part of this send has failed and the engine does not know of it yet.
@@ -293,38 +246,32 @@ impl Plain {
     pub fn handle_ready(&mut self, token: usize, ready: Ready) {
         let slot = token - self.token_base;
         if slot == BELL {
-            self.bell_rang = true;
+            self.jobs.note_bell();
         } else if slot == FETCHED {
             self.note_fetched();
         } else if let Some(s) = self.socks.get_mut(slot) {
             s.ready.0 |= ready.readable || ready.hup;
             s.ready.1 |= ready.writable || ready.hup;
-            self.list(slot);
-        }
-    }
-
-    fn list(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.socks[slot].listed, true) {
-            self.work.push(slot);
+            self.socks.list(slot);
         }
     }
 
     /// Sends what is kept, ends what is late, and moves what can be moved. True if there is more to do at
     /// once.
     pub fn progress(&mut self, now: Time) -> bool {
-        if std::mem::take(&mut self.bell_rang) {
+        if self.jobs.are_over() {
             self.collect(now);
         }
         self.take_fetched();
         self.send_all_kept(now);
         self.handle_timeouts(now);
-        for slot in std::mem::take(&mut self.work) {
-            if let Some(s) = self.socks.get_mut(slot) {
-                s.listed = false;
+        for slot in self.socks.take_work() {
+            // The pump of another socket may have ended this one.
+            if self.socks.get(slot).is_some() {
                 self.pump(slot, now);
             }
         }
-        !self.work.is_empty()
+        self.socks.has_work()
     }
 
     fn pump(&mut self, slot: usize, now: Time) {
@@ -344,7 +291,7 @@ impl Plain {
         let vain = (s.watched.0 && !wanted.0) || (s.watched.1 && !wanted.1);
         if rx || tx {
             s.ready = (rx, tx);
-            self.list(slot);
+            self.socks.list(slot);
         }
         self.watch(slot, vain);
         self.settle(slot, now);
@@ -356,33 +303,29 @@ impl Plain {
         let mut ended = std::mem::take(&mut self.ended);
         for (posted, end) in ended.drain(..) {
             if let Some((at, _)) = posted.limit {
-                self.limits.remove(&(at, posted.op));
+                self.timers.end(posted.op, at);
             }
             self.end(posted, end);
         }
         self.ended = ended;
         self.start_fetches();
-        let s = &mut self.socks[slot];
-        let full = !s.tx.is_empty();
-        match (std::mem::replace(&mut s.counted, full), full) {
-            (false, true) => self.full.push(slot),
-            (true, false) => self.full.retain(|other| *other != slot),
-            _ => {}
-        }
-        if s.must_retry && self.retry.is_none() {
-            self.retry = Some(now + RETRY);
+        self.socks.count_full(slot);
+        let s = &self.socks[slot];
+        if s.must_retry {
+            self.timers.start_retry(now);
         }
         if !s.is_idle() {
             return self.watch(slot, false);
         }
         let s = self.socks.remove(slot);
-        self.by_name.remove(&s.name);
         if s.watched != (false, false) {
             // It is registered, so this cannot fail. The registration of a closed descriptor would
             // live on with the owner's descriptor.
             let _ = self.registry.deregister(&mut SourceFd(&s.fd.as_raw_fd()));
         }
-        self.tick = self.tick.filter(|_| self.must_tick());
+        if !self.must_tick() {
+            self.timers.stop_tick();
+        }
         release(s.fd);
     }
 
@@ -415,36 +358,31 @@ impl Plain {
                 let errno = e.raw_os_error().unwrap_or(libc::EIO);
                 let why = |_: &Posted| Failure::Os { call: "epoll_ctl", errno };
                 s.cut(|_| true, why, &mut self.ended);
-                self.list(slot);
+                self.socks.list(slot);
             }
         }
     }
 
     /// When `progress` must be called at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
-        let limit = self.limits.first_key_value().map(|((at, _), _)| *at);
-        [limit, self.tick, self.retry].into_iter().flatten().min()
+        self.timers.next()
     }
 
     /// True if `progress` should be called at once.
     pub fn has_work(&self) -> bool {
-        !self.work.is_empty() || self.bell_rang || self.has_fetched()
+        self.socks.has_work() || self.jobs.are_over() || self.has_fetched()
     }
 
     /// True if the library holds a kernel socket: operations wait for the reactor, sends are kept, or
     /// there may be a lease.
     pub fn is_waiting(&self) -> bool {
-        !self.socks.is_empty() || self.batch.is_some() || self.rested.is_some()
+        !self.socks.is_empty() || self.coalescer.keeps() || self.coalescer.has_lease()
     }
 
     /// For a spinning thread: `progress` tries sends again that wait for room. The reactor reports
     /// room only when there is much (three quarters in a UNIX-domain socket), and by then the peer is
     /// about to run dry.
     pub fn spin(&mut self) {
-        for at in 0..self.full.len().min(SPUN) {
-            let slot = self.full[at];
-            self.socks[slot].ready.1 = true;
-            self.list(slot);
-        }
+        self.socks.try_full(SPUN);
     }
 }

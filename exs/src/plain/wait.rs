@@ -1,14 +1,12 @@
 //! Connects and accepts: by readiness if the owner has set O_NONBLOCK, by the helper if the socket
 //! blocks.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
-use mio::unix::SourceFd;
-
-use super::helper::{CallOff, Helper, Job, JobResult};
+use super::helper::{CallOff, Job, JobResult, is_not_begun};
 use super::sock::Connecting;
 use super::types::{End, Failure, Kind, Posted, Target};
-use super::{BELL, Plain, TICK, name};
+use super::{BELL, Plain, name};
 use crate::sys::{self, KernelAddr};
 use crate::time::Time;
 
@@ -20,9 +18,7 @@ impl Plain {
         target: &Target<'_>,
         addr: KernelAddr,
     ) {
-        let busy =
-            self.by_name.get(&name(target)).is_some_and(|s| self.socks[*s].connecting.is_some());
-        if busy {
+        if self.socks.of(&name(target)).is_some_and(|s| s.connecting.is_some()) {
             let why = Failure::Os { call: "connect", errno: libc::EALREADY };
             return self.end(posted, End::new(0, Err(why)));
         }
@@ -87,7 +83,7 @@ impl Plain {
             self.ended.push((c.posted, End::new(0, result)));
             // Operations that were posted behind the connect have their turn.
             s.ready = (true, true);
-            self.list(slot);
+            self.socks.list(slot);
         }
     }
 
@@ -119,7 +115,7 @@ impl Plain {
         let s = &self.socks[slot];
         let listens = sys::socket_option(s.fd.as_fd(), libc::SO_ACCEPTCONN).is_ok_and(|on| on != 0);
         let made = if listens {
-            self.helper().map(|h| h.needs_readiness())
+            self.jobs.need_readiness((&self.registry, mio::Token(self.token_base + BELL)))
         } else {
             let connects = matches!(s.kind, Kind::Stream | Kind::SeqPacket);
             let errno = if connects { libc::EINVAL } else { libc::EOPNOTSUPP };
@@ -147,31 +143,15 @@ impl Plain {
         }
     }
 
-    /// The helper, which is made and registered when it is first needed.
-    fn helper(&mut self) -> std::io::Result<&mut Helper> {
-        if self.helper.is_none() {
-            let made = Helper::new(self.io)?;
-            let token = mio::Token(self.token_base + BELL);
-            let bell = made.bell().as_raw_fd();
-            self.registry.register(&mut SourceFd(&bell), token, mio::Interest::READABLE)?;
-            self.helper = Some(made);
-        }
-        Ok(self.helper.as_mut().expect("made above"))
-    }
-
     fn start(&mut self, job: Job, slot: usize) -> std::io::Result<u64> {
-        let number = self.helper()?.start(job)?;
-        self.jobs.insert(number, slot);
-        Ok(number)
+        self.jobs.start(job, slot, (&self.registry, mio::Token(self.token_base + BELL)))
     }
 
     /// Ends operations whose jobs are over.
     pub(super) fn collect(&mut self, now: Time) {
-        let Some(helper) = &self.helper else { return };
-        for (number, result) in helper.collect() {
-            self.strays.remove(&number);
-            // No operation waits for this job any more. A connection that it took is closed.
-            let Some(slot) = self.jobs.remove(&number) else { continue };
+        for (number, result) in self.jobs.collect() {
+            // If no operation waits for this job any more, a connection that it took is closed.
+            let Some(slot) = self.jobs.end(number) else { continue };
             let s = &mut self.socks[slot];
             if s.accepting.job == Some(number) {
                 s.accepting.job = None;
@@ -206,7 +186,7 @@ impl Plain {
         {
             count += 1;
             s.accepting.cut = Some(why(&first));
-            if self.call_off(job) == CallOff::Lost {
+            if self.jobs.call_off(job) == CallOff::Lost {
                 // A connection that the job brings later goes to the next accept.
                 let s = &mut self.socks[slot];
                 s.accepting.queue.pop_front();
@@ -232,30 +212,21 @@ impl Plain {
     }
 
     fn cut_connect(&mut self, slot: usize, job: u64, now: Time) {
-        if self.call_off(job) == CallOff::Replies {
+        if self.jobs.call_off(job) == CallOff::Replies {
             return;
         }
-        self.jobs.remove(&job);
+        self.jobs.abandon(job);
         let s = &mut self.socks[slot];
         // shutdown(2) makes the connect of a TCP socket return. Of another socket the thread waits
         // on, and no operation waits for the thread.
         if is_not_begun(sys::shutdown(s.fd.as_fd(), libc::SHUT_RDWR))
             && let Ok(fd) = s.fd.try_clone()
         {
-            self.strays.insert(job, fd);
-            self.tick.get_or_insert(now + TICK);
+            self.jobs.keep_stray(job, fd);
+            self.timers.start_tick(now);
         }
         let cut = s.connecting.as_mut().and_then(|c| c.cut.take());
         self.end_connect(slot, cut.map_or(Ok(()), Err));
-    }
-
-    /// Calls off connects again whose thread had not begun at the first time.
-    pub(super) fn stop_strays(&mut self) {
-        self.strays.retain(|_, fd| is_not_begun(sys::shutdown(fd.as_fd(), libc::SHUT_RDWR)));
-    }
-
-    fn call_off(&self, job: u64) -> CallOff {
-        self.helper.as_ref().map_or(CallOff::Lost, |h| h.call_off(job))
     }
 }
 
@@ -265,12 +236,6 @@ fn finish(result: JobResult, cut: Option<Failure>, end: fn(JobResult) -> End) ->
         (Err(_), Some(why)) => End::new(0, Err(why)),
         (result, _) => end(result),
     }
-}
-
-/// True for what shutdown(2) says of a TCP socket before its connect(2): the thread has taken the job,
-/// but not made the call yet.
-fn is_not_begun(shut: std::io::Result<()>) -> bool {
-    shut.is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
 }
 
 fn accepted(result: JobResult) -> End {

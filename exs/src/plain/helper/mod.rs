@@ -11,6 +11,7 @@
 //! it: a thread waits in the system call. Such a call cannot be called off, so an accept
 //! begins only when a connection is there.
 
+mod jobs;
 mod ring;
 mod threads;
 
@@ -18,6 +19,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub(super) use self::jobs::{Jobs, is_not_begun};
 use self::ring::RingThread;
 use self::threads::Pool;
 use super::types::KernelIo;
