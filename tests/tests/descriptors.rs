@@ -68,7 +68,10 @@ fn child() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["connect", transport, addr] => {
-            connect_with_few(transport.parse().unwrap(), addr.parse().unwrap());
+            let transport = transport.parse().unwrap();
+            connect_with_few(transport, addr.parse().unwrap());
+            connect_to_unused_port_with_few(transport);
+            peer::say("done");
         }
         ["alone", transport] => alone(transport.parse().unwrap()),
         ["serve", transport] => serve(transport.parse().unwrap()),
@@ -100,6 +103,11 @@ fn connect_with_few(transport: Transport, addr: SocketAddr) {
         }
         kept.push(client);
     }
+}
+
+/// Connects with few descriptors to a port where nothing listens. No other thread of this process opens
+/// descriptors, so the error depends on their number alone.
+fn connect_to_unused_port_with_few(transport: Transport) {
     // The last transport's error about the peer would not explain that this process lacks descriptors.
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for spare in 0..4 {
@@ -111,7 +119,6 @@ fn connect_with_few(transport: Transport, addr: SocketAddr) {
         let wanted = if spare < needs { libc::EMFILE } else { libc::ECONNREFUSED };
         assert_eq!(error.errno(), wanted, "{transport}, {spare} descriptors: {error}");
     }
-    peer::say("done");
 }
 
 /// The same towards a listener of the same process, which lacks them too.
@@ -125,6 +132,7 @@ fn alone(transport: Transport) {
     });
     connect_with_few(transport, addr);
     assert!(!accepting.is_finished(), "the listener goes on");
+    peer::say("done");
 }
 
 /// A listener without descriptors: a caller waits, and is served once there are some.
