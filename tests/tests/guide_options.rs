@@ -27,6 +27,10 @@ fn count(n: Option<u8>) -> String {
     n.map_or("none".to_owned(), |n| n.to_string())
 }
 
+fn number(value: Option<u16>) -> String {
+    value.map_or_else(|| "none".to_owned(), |n| n.to_string())
+}
+
 fn switch(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
@@ -58,6 +62,9 @@ fn defaults() -> Vec<(&'static str, String)> {
         ("rnr_retry_count", count(o.path.rnr_retry_count)),
         ("rnr_timer", limit(o.path.rnr_timer)),
         ("ack_timeout", limit(o.path.ack_timeout)),
+        ("pkey", number(o.path.pkey)),
+        ("service_level", count(o.path.service_level)),
+        ("path_mtu", number(o.path.path_mtu)),
         ("QueueOptions::depth", q.depth.to_string()),
         ("QueueOptions::wait", format!("{:?}", q.wait).to_lowercase()),
         (

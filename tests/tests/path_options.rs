@@ -68,6 +68,9 @@ fn a_value_out_of_range_is_refused_when_it_is_set() {
     for path in [
         PathOptions::new().with_traffic_class(Some(1)),
         PathOptions::new().with_retry_count(Some(8)),
+        PathOptions::new().with_path_mtu(Some(1500)),
+        PathOptions::new().with_service_level(Some(16)),
+        PathOptions::new().with_pkey(Some(0x8000)),
         PathOptions::new().with_ack_timeout(Some(std::time::Duration::ZERO)),
     ] {
         let options = Options::default().with_path(path);

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use exs::rnic::{ConnParam, PathAttr};
+use exs::rnic::{CmEvent, ConnParam, PathAttr, Rnic, RnicError};
 use exs::verbs::VerbsRnic;
 use exs_tests::rdma::{self, device};
 use exs_tests::rnic::Harness;
@@ -62,14 +62,20 @@ fn the_path_that_was_asked_for() {
         rnr_retry_count: Some(2),
         rnr_timer: Some(20),
         ack_timeout: Some(15),
+        pkey: Some(0x7fff),
+        service_level: Some(5),
+        mtu: Some(512),
     };
     let mut w = World::<Verbs>::new(2);
     let (a, b) = (w.end(0), w.end(1));
     let p = w.join(a, b, &ConnParam { path, ..param(&[]) });
-    assert_eq!(w.rnics[0].path(p.a.qp).unwrap(), path, "the side that connects");
+    // The port has the key of a full member.
+    let found = PathAttr { pkey: Some(0xffff), ..path };
+    assert_eq!(w.rnics[0].path(p.a.qp).unwrap(), found, "the side that connects");
     let other = w.rnics[1].path(p.b.qp).unwrap();
     assert_eq!((other.retry_count, other.rnr_timer), (Some(3), Some(20)), "{other:?}");
     assert_eq!(other.traffic_class, Some(26 << 2), "the other side takes it from the request");
+    assert_eq!((other.pkey, other.service_level, other.mtu), (Some(0xffff), Some(5), Some(512)));
     w.assert_alive(p);
     let (a, b) = (w.end(0), w.end(1));
     let usual = w.join(a, b, &param(&[]));
@@ -78,4 +84,77 @@ fn the_path_that_was_asked_for() {
         (usual.retry_count, usual.rnr_timer, usual.ack_timeout),
         (Some(7), Some(12), Some(18))
     );
+}
+
+/// The MTUs of InfiniBand and RoCE.
+const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
+
+/// The active MTU of the device's port.
+fn active_mtu(name: &str) -> u32 {
+    let devices = exs::verbs::devices().expect("the devices");
+    let device = devices.iter().find(|d| d.name == name).expect("the device");
+    device.ports.first().expect("a port").mtu
+}
+
+/// The error of a connect with this path, which is refused at once or by an event.
+fn refused(path: PathAttr, at: SocketAddr) -> RnicError {
+    let mut w = World::<Verbs>::new(1);
+    let a = w.end(0);
+    let now = w.now();
+    match w.rnics[0].connect(a.qp, at, &ConnParam { path, ..param(&[]) }, now) {
+        Err(e) => e,
+        Ok(()) => w.event_of(0, "ConnectFailed", |e| match e {
+            CmEvent::ConnectFailed { error, .. } => Some(error.clone()),
+            _ => None,
+        }),
+    }
+}
+
+/// A route that the device or its port does not have is refused, with the name of the option.
+#[test]
+fn a_route_that_the_device_lacks() {
+    let Some(found) = device() else {
+        return skip(&rdma::missing().unwrap_or_default());
+    };
+    let active = active_mtu(&found.name);
+    let mut asked = vec![("pkey", PathAttr { pkey: Some(0x8123), ..PathAttr::default() })];
+    // Suites lower the MTU of the network interface for this.
+    let longer = MTUS.into_iter().find(|mtu| u32::from(*mtu) > active || found.iwarp);
+    asked.extend(longer.map(|_| ("path_mtu", PathAttr { mtu: longer, ..PathAttr::default() })));
+    if found.iwarp {
+        asked.push(("service_level", PathAttr { service_level: Some(1), ..PathAttr::default() }));
+    }
+    for (name, path) in asked {
+        match refused(path, SocketAddr::new(found.addr, 1)) {
+            RnicError::Path { option, device, why } => {
+                assert_eq!((option, &device), (name, &found.name));
+                let reason = if found.iwarp { "iWARP" } else { "its port" };
+                assert!(why.contains(reason), "{why}");
+                println!("note: {}", RnicError::Path { option, device, why });
+            }
+            other => panic!("{name}: {other}"),
+        }
+    }
+}
+
+/// Both sides have each MTU that fits into the port's, and long messages arrive in such packets.
+#[test]
+fn each_mtu_that_fits() {
+    let Some(found) = device() else {
+        return skip(&rdma::missing().unwrap_or_default());
+    };
+    if found.iwarp {
+        return skip("iWARP has the MTU of TCP");
+    }
+    let active = active_mtu(&found.name);
+    let mut w = World::<Verbs>::new(2);
+    for mtu in MTUS.into_iter().filter(|mtu| u32::from(*mtu) <= active) {
+        let path = PathAttr { mtu: Some(mtu), ..PathAttr::default() };
+        let (a, b) = (w.end(0), w.end(1));
+        let p = w.join(a, b, &ConnParam { path, ..param(&[]) });
+        for (rnic, qp) in [(0, p.a.qp), (1, p.b.qp)] {
+            assert_eq!(w.rnics[rnic].path(qp).unwrap().mtu, Some(mtu));
+        }
+        w.assert_moves(p, 9000);
+    }
 }

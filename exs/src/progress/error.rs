@@ -246,6 +246,7 @@ fn rnic_errno(e: &RnicError) -> i32 {
         RnicError::MemLock { .. } => libc::ENOMEM,
         RnicError::Unpinnable { errno, .. } => *errno,
         RnicError::NoLibrary { .. } => libc::ENODEV,
+        RnicError::Path { .. } => libc::EINVAL,
     }
 }
 

@@ -12,10 +12,17 @@ use crate::rnic::PathAttr;
 /// them; an accepted socket has those of its listener. Shared memory has no network, and ignores
 /// them.
 ///
-/// What is not here comes from the network's own set-up, as with TCP. The partition (P_Key) is that of
+/// What is not set comes from the network's own set-up, as with TCP. The partition (P_Key) is that of
 /// the network interface (`ib0.8001`), by which librdmacm finds the way. The path MTU is that of the
 /// interface (`ip link set mtu`). The service level follows from the traffic class on RoCE, and from
 /// the subnet manager's rules on InfiniBand. librdmacm negotiates ECE by itself.
+///
+/// [`pkey`](Self::pkey), [`service_level`](Self::service_level) and [`path_mtu`](Self::path_mtu) are
+/// properties of a route of InfiniBand or RoCE. If one of them is set, EXS resolves the route, changes
+/// its path record, and asks for the connection by that record (librdmacm, `RDMA_OPTION_IB_PATH`). The
+/// request carries the record to the peer, whose device follows it, whatever the peer's own options
+/// are. A device that cannot do so fails the connect with
+/// [`RnicError::Path`](crate::RnicError::Path): iWARP has none of the three.
 ///
 /// ```
 /// use exs::{Options, PathOptions};
@@ -53,6 +60,18 @@ pub struct PathOptions {
     /// longer of 4.096 us times a power of 2 is used, and devices may wait up to four times as long.
     /// `EXS_ACK_TIMEOUT`. Default: 1.07 s.
     pub ack_timeout: Option<Duration>,
+    /// The partition of the connection: a P_Key of InfiniBand, 1 to 0xffff (InfiniBand Architecture
+    /// Specification, volume 1, section 10.9). The device finds it in the table of its port, whether or
+    /// not the bit of full membership (0x8000) is set. The peer's address must be on an interface of
+    /// that partition. RoCE has the default partition, 0xffff. Only the side that connects sets it, for
+    /// both, like the fields below. `EXS_PKEY` = a number (`0x8001`).
+    pub pkey: Option<u16>,
+    /// The service level of the packets: 0 to 15. Switches of InfiniBand take the virtual lane from it,
+    /// Ethernet its priority. `EXS_SERVICE_LEVEL`.
+    pub service_level: Option<u8>,
+    /// The most bytes of data in a packet: 256, 512, 1024, 2048 or 4096, and no more than the active MTU
+    /// of the ports at both ends. `EXS_PATH_MTU`. Default: that of the network interface.
+    pub path_mtu: Option<u16>,
 }
 
 with!(
@@ -62,6 +81,9 @@ with!(
     with_rnr_retry_count rnr_retry_count: Option<u8>,
     with_rnr_timer rnr_timer: Option<Duration>,
     with_ack_timeout ack_timeout: Option<Duration>,
+    with_pkey pkey: Option<u16>,
+    with_service_level service_level: Option<u8>,
+    with_path_mtu path_mtu: Option<u16>,
 );
 
 /// The codes of the RNR timer in the order of their times, each with its time in units of 10 us
@@ -102,6 +124,9 @@ impl PathOptions {
             rnr_retry_count: read("EXS_RNR_RETRY_COUNT", count("retry count"))?,
             rnr_timer: read("EXS_RNR_TIMER", checked(PathOptions::rnr_code))?,
             ack_timeout: read("EXS_ACK_TIMEOUT", checked(PathOptions::ack_exponent))?,
+            pkey: read("EXS_PKEY", pkey)?,
+            service_level: read("EXS_SERVICE_LEVEL", service_level)?,
+            path_mtu: read("EXS_PATH_MTU", path_mtu)?,
         };
         Ok(o)
     }
@@ -143,6 +168,9 @@ impl PathOptions {
             rnr_retry_count: most(self.rnr_retry_count, "RNR retry count")?,
             rnr_timer: self.rnr_timer.map(PathOptions::rnr_code).transpose()?,
             ack_timeout: self.ack_timeout.map(PathOptions::ack_exponent).transpose()?,
+            pkey: self.pkey.map(check_pkey).transpose()?,
+            service_level: self.service_level.map(check_level).transpose()?,
+            mtu: self.path_mtu.map(check_mtu).transpose()?,
         })
     }
 }
@@ -162,6 +190,60 @@ fn checked(convert: fn(Duration) -> Result<u8, Error>) -> impl Fn(&str) -> Resul
         let time = parse_time(text)?;
         convert(time).map(|_| time)
     }
+}
+
+fn check_pkey(pkey: u16) -> Result<u16, Error> {
+    match pkey & 0x7fff {
+        0 => Err(no_pkey(&format!("{pkey:#06x}"))),
+        _ => Ok(pkey),
+    }
+}
+
+fn no_pkey(value: &str) -> Error {
+    Error::invalid(format!(
+        "a P_Key is from 0x0001 to 0xffff without 0x8000, and {value} is not: \
+         /sys/class/infiniband/DEVICE/ports/PORT/pkeys/ has those of a port"
+    ))
+}
+
+/// Reads a P_Key: a number, decimal or hexadecimal.
+fn pkey(text: &str) -> Result<u16, Error> {
+    let text = text.trim();
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u16::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    check_pkey(parsed.map_err(|_| no_pkey(&format!("`{text}`")))?)
+}
+
+const MAX_SERVICE_LEVEL: u8 = 15;
+
+fn check_level(level: u8) -> Result<u8, Error> {
+    match level {
+        0..=MAX_SERVICE_LEVEL => Ok(level),
+        _ => Err(out_of_range("service level", &level.to_string(), MAX_SERVICE_LEVEL)),
+    }
+}
+
+fn service_level(text: &str) -> Result<u8, Error> {
+    number(text, MAX_SERVICE_LEVEL, "service level")
+}
+
+fn check_mtu(mtu: u16) -> Result<u16, Error> {
+    match mtu {
+        256 | 512 | 1024 | 2048 | 4096 => Ok(mtu),
+        _ => Err(no_mtu(&mtu.to_string())),
+    }
+}
+
+fn no_mtu(value: &str) -> Error {
+    Error::invalid(format!(
+        "a path MTU is 256, 512, 1024, 2048 or 4096 bytes, and {value} is none of these"
+    ))
+}
+
+fn path_mtu(text: &str) -> Result<u16, Error> {
+    check_mtu(text.trim().parse().map_err(|_| no_mtu(&format!("`{text}`")))?)
 }
 
 fn check_class(class: u8) -> Result<u8, Error> {
@@ -256,6 +338,24 @@ mod tests {
     }
 
     #[test]
+    fn the_properties_of_a_route_are_read_from_text() {
+        for (text, key) in [("0x8001", 0x8001), ("0XFFFF", 0xffff), (" 1 ", 1)] {
+            assert_eq!(pkey(text).unwrap(), key, "{text}");
+        }
+        for text in ["", "0", "0x", "0x8000", "0x10000", "-1", "ib0.8001"] {
+            assert!(pkey(text).unwrap_err().to_string().contains("pkeys"), "{text}");
+        }
+        assert_eq!((service_level("15").unwrap(), path_mtu("4096").unwrap()), (15, 4096));
+        assert!(service_level("16").is_err() && service_level("-1").is_err());
+        for text in ["", "128", "1500", "8192", "4k"] {
+            assert!(path_mtu(text).unwrap_err().to_string().contains("none of these"), "{text}");
+        }
+        let set = PathOptions::new().with_path_mtu(Some(512)).attr().unwrap();
+        assert_eq!(set.route_option(), Some("path_mtu"));
+        assert_eq!(PathOptions::new().with_retry_count(Some(1)).checked().route_option(), None);
+    }
+
+    #[test]
     fn values_out_of_range_are_refused_with_their_range() {
         let said = |o: PathOptions| o.attr().unwrap_err().to_string();
         assert!(said(PathOptions::new().with_retry_count(Some(8))).contains("0 to 7, and 8"));
@@ -267,6 +367,10 @@ mod tests {
         assert!(said(PathOptions::new().with_ack_timeout(zero)).contains("8796 s"));
         assert!(number("7", 7, "x").is_ok() && number("8", 7, "x").is_err());
         assert!(number("-1", 7, "x").is_err());
+        assert!(said(PathOptions::new().with_service_level(Some(16))).contains("0 to 15, and 16"));
+        assert!(said(PathOptions::new().with_path_mtu(Some(1500))).contains("and 1500 is none"));
+        assert!(said(PathOptions::new().with_pkey(Some(0x8000))).contains("0x8000 is not"));
+        assert!(said(PathOptions::new().with_pkey(Some(0))).contains("0x0000 is not"));
         let fine = PathOptions::new().with_ack_timeout(second).with_retry_count(Some(0));
         let attr = PathAttr { ack_timeout: Some(18), retry_count: Some(0), ..PathAttr::default() };
         assert_eq!(fine.attr().unwrap(), attr);

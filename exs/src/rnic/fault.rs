@@ -222,6 +222,17 @@ pub enum RnicError {
         /// The errno of ibv_reg_mr(3).
         errno: i32,
     },
+    /// A device cannot give a connection the path that an option of
+    /// [`PathOptions`](crate::PathOptions) asks for.
+    #[error("the option {option} cannot be used on {device}: {why}")]
+    Path {
+        /// The option.
+        option: &'static str,
+        /// The device.
+        device: String,
+        /// The reason, and what can be done.
+        why: String,
+    },
     /// This host lacks a library of rdma-core, or has one that is too old.
     #[error("{name} cannot be used: {why}")]
     NoLibrary {

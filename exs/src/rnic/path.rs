@@ -16,4 +16,24 @@ pub struct PathAttr {
     /// How long a device waits for an acknowledgement: 4.096 us times 2 to the power of this, which
     /// is 1 to 31.
     pub ack_timeout: Option<u8>,
+    /// The partition: a P_Key of InfiniBand. Only the side that connects sets this and what follows,
+    /// for both sides.
+    pub pkey: Option<u16>,
+    /// The service level: 0 to 15.
+    pub service_level: Option<u8>,
+    /// The most bytes of a packet's payload: 256, 512, 1024, 2048 or 4096.
+    pub mtu: Option<u16>,
+}
+
+impl PathAttr {
+    /// The option among `pkey`, `service_level` and `path_mtu` that is set. They are properties of
+    /// the route, and only InfiniBand and RoCE have them. None: the network chooses the route.
+    pub fn route_option(&self) -> Option<&'static str> {
+        let named = [
+            (self.pkey.is_some(), "pkey"),
+            (self.service_level.is_some(), "service_level"),
+            (self.mtu.is_some(), "path_mtu"),
+        ];
+        named.into_iter().find_map(|(set, name)| set.then_some(name))
+    }
 }

@@ -1,6 +1,10 @@
 //! Connecting: the attempts of the side that asks.
 //!
-//! An attempt resolves the peer's address and the route, makes the queue pair, and asks. A kernel
+//! An attempt resolves the peer's address and the route, makes the queue pair, and asks. If the program
+//! asks for properties of the route, the attempt changes the record of the route that it has found, and
+//! begins again with another id. That id gets the record in place of a route (`path`).
+//!
+//! A kernel
 //! drops a request that its busy host leaves without an answer: siw and erdma after seconds, by time
 //! limits of their own. That says nothing of the peer, so such an attempt is made again while its own
 //! time lasts.
@@ -11,10 +15,10 @@ use std::time::Duration;
 
 use super::VerbsRnic;
 use super::cm::{CmPhase, small};
-use super::path::retries;
+use super::path::{change_route, retries};
 use super::patience::TimeLimit;
 use super::qp::VerbsQp;
-use super::raw::{CmId, ConnAttr};
+use super::raw::{CmId, ConnAttr, PathRecord};
 use crate::rnic::{CmEvent, ConnParam, PathAttr, Qp, RnicError};
 use crate::time::Time;
 
@@ -30,6 +34,8 @@ pub(super) struct CmDial {
     /// None once the queue pair was made with it.
     pub(super) id: Option<CmId>,
     pub(super) to: DialGoal,
+    /// The route that the program has asked for. None: the network chooses it, or it is not known yet.
+    record: Option<PathRecord>,
     /// Holds the local port in TCP; None: none was reserved.
     _port: Option<OwnedFd>,
     /// When the attempt must have an answer. Answers to others move it (`patience`).
@@ -63,6 +69,7 @@ impl VerbsRnic {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private_data(param.private_data)?;
+        self.check_path(&param.path)?;
         if addr.ip().is_loopback() {
             let call = "loopback addresses are on no RDMA device";
             return Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
@@ -76,17 +83,23 @@ impl VerbsRnic {
             limit: TimeLimit { began: now, timeout: param.timeout },
             path: param.path,
         };
-        self.dial(qp.0, target, now + param.timeout, now)
+        self.dial(qp.0, (target, None), now + param.timeout, now)
     }
 
-    /// Begins an attempt.
-    fn dial(&mut self, qp: u32, to: DialGoal, until: Time, now: Time) -> Result<(), RnicError> {
+    /// Begins an attempt, perhaps with the record of its route.
+    fn dial(
+        &mut self,
+        qp: u32,
+        (to, record): (DialGoal, Option<PathRecord>),
+        until: Time,
+        now: Time,
+    ) -> Result<(), RnicError> {
         let step = FIRST_RESOLVE_TIMEOUT.min(until.since(now));
         let (id, port) = self
             .start_resolving(to.addr, to.bind, (step, to.path.traffic_class))
             .map_err(|e| RnicError::os("rdma_resolve_addr", &e))?;
         self.by_serial.insert(id.serial(), qp);
-        let dial = CmDial { id: Some(id), to, _port: port, until, step, tried: now };
+        let dial = CmDial { id: Some(id), to, record, _port: port, until, step, tried: now };
         self.qps.get_mut(qp)?.phase = CmPhase::Resolving(Box::new(dial));
         self.set_deadline(qp, Some(until));
         Ok(())
@@ -97,14 +110,40 @@ impl VerbsRnic {
         let Ok(VerbsQp { phase, .. }) = self.qps.get_mut(qp) else { return };
         let CmPhase::Resolving(dial) = std::mem::replace(phase, CmPhase::Over) else { return };
         let ours = dial.id.as_ref().is_some_and(|id| id.device() == Some(device));
-        let routed = dial.id.as_ref().map(|id| id.resolve_route(dial.until.since(now)));
+        let routed = dial.id.as_ref().map(|id| match &dial.record {
+            None => id.resolve_route(dial.until.since(now)),
+            Some(record) => id.set_path_record(record),
+        });
+        let step = dial.record.as_ref().map_or("rdma_resolve_route", |_| "RDMA_OPTION_IB_PATH");
         *phase = CmPhase::Routing(dial);
         if !ours {
             let call = "the route goes by another device";
             self.connect_failed(qp, RnicError::Os { call, errno: libc::EHOSTUNREACH });
         } else if let Some(Err(e)) = routed {
-            self.connect_failed(qp, RnicError::os("rdma_resolve_route", &e));
+            self.connect_failed(qp, RnicError::os(step, &e));
         }
+    }
+
+    /// The network's route is known. Begins again with a route of the program's.
+    fn change_route(&mut self, qp: u32) -> Result<(), RnicError> {
+        let now = self.now;
+        let Ok(VerbsQp { phase: CmPhase::Routing(dial), .. }) = self.qps.get_mut(qp) else {
+            return Ok(());
+        };
+        let Some(id) = dial.id.take() else { return Ok(()) };
+        let (to, until) = (dial.to.clone(), dial.until);
+        self.host.disown(&id);
+        self.by_serial.remove(&id.serial());
+        let (record, port) = (id.path_record(), id.port());
+        id.free();
+        let option = to.path.route_option().unwrap_or_default();
+        let mut record = record.ok_or_else(|| RnicError::Path {
+            option,
+            device: self.caps.name.clone(),
+            why: "librdmacm has no path record of the route".to_owned(),
+        })?;
+        change_route(&mut record, &to.path, self.device, port)?;
+        self.dial(qp, (to, Some(record)), until, now)
     }
 
     pub(super) fn addr_error(&mut self, qp: u32, status: i32, now: Time) {
@@ -128,7 +167,11 @@ impl VerbsRnic {
 
     pub(super) fn route_resolved(&mut self, qp: u32) {
         let Ok(VerbsQp { phase: CmPhase::Routing(dial), .. }) = self.qps.get(qp) else { return };
-        if !self.attr.iwarp || self.turns.enter(dial.to.addr, qp) {
+        if dial.record.is_none() && dial.to.path.route_option().is_some() {
+            if let Err(e) = self.change_route(qp) {
+                self.connect_failed(qp, e);
+            }
+        } else if !self.attr.iwarp || self.turns.enter(dial.to.addr, qp) {
             self.ask(qp);
         }
     }
@@ -255,7 +298,7 @@ impl VerbsRnic {
         crate::trace::info!("connecting to {} again: {why}", to.addr);
         self.set_deadline(qp, None);
         self.free_device_qp(qp, true);
-        let begun = self.dial(qp, to, until, now);
+        let begun = self.dial(qp, (to, None), until, now);
         begun.inspect_err(|e| crate::trace::debug!("not again: {e}")).is_ok()
     }
 }

@@ -9,5 +9,10 @@ use "$1"
 
 before=$(census)
 check "rnic contract on $device" run_tests rnic_contract_verbs 400
+if [ "$1" = rxe ]; then
+    # Room for packets of 1024 bytes.
+    ip link set dummy0 mtu 1500
+    check "a path MTU beyond the port's on $device" run_tests rnic_contract_verbs 60 --exact a_route_that_the_device_lacks each_mtu_that_fits
+fi
 check "nothing is left of it" no_leaks "$before"
 finish

@@ -473,13 +473,17 @@ impl<H: Harness> World<H> {
 
     /// Sends a few bytes each way: the connection is alive.
     pub fn assert_alive(&mut self, pair: Pair) {
+        self.assert_moves(pair, 100);
+    }
+    /// Sends that many bytes each way.
+    pub fn assert_moves(&mut self, pair: Pair, len: usize) {
         for (from, to) in [(pair.a, pair.b), (pair.b, pair.a)] {
-            let src = self.buf(from, pattern(9, 100), Access::LOCAL_READ);
-            let dst = self.zeros(to, 100);
+            let src = self.buf(from, pattern(9, len), Access::LOCAL_READ);
+            let dst = self.zeros(to, len);
             self.recv(to, 4242, &[dst.sge()]);
             self.send(from, &send_wr(2424, &[src.sge()]));
             let wc = self.received(to);
-            assert_eq!((wc.wr_id, wc.status, wc.byte_len), (4242, WcStatus::Success, 100));
+            assert_eq!((wc.wr_id, wc.status, wc.byte_len), (4242, WcStatus::Success, len as u64));
             assert_eq!(dst.bytes(), src.bytes());
             let wc = self.completed(from);
             assert_eq!((wc.wr_id, wc.status), (2424, WcStatus::Success));

@@ -171,7 +171,7 @@ enum IdEnd {
     Background,
     /// In the background. The receiver learns when it is done.
     Reported(mpsc::Sender<()>),
-    /// At once: the id was bound at most, so the kernel waits for nothing.
+    /// At once: the id was bound or resolved at most, so the kernel waits for nothing.
     AtOnce,
 }
 
@@ -336,7 +336,7 @@ impl CmId {
         QpToFree { qp: self.channel.detach_qp(self.id), users: self.users.take() }
     }
 
-    /// Frees an id that was bound at most, before this returns.
+    /// Frees an id that was bound or resolved at most, before this returns.
     pub(in super::super) fn free(mut self) {
         self.end = IdEnd::AtOnce;
     }

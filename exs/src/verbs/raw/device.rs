@@ -78,6 +78,8 @@ pub(in super::super) struct PortAttr {
     pub(in super::super) width: u8,
     pub(in super::super) speed: u8,
     pub(in super::super) max_msg: u32,
+    /// Entries of its table of P_Keys.
+    pub(in super::super) pkeys: u16,
 }
 
 /// An asynchronous event. The type is the raw integer.
@@ -240,6 +242,7 @@ impl Device {
             width: p.active_width,
             speed: p.active_speed,
             max_msg: p.max_msg_sz,
+            pkeys: p.pkey_tbl_len,
         })
     }
 

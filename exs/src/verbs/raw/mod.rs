@@ -42,6 +42,7 @@ pub(super) use device::{AsyncNote, Attr, Device, PortAttr};
 pub(super) use guard::Guard;
 pub(super) use node::drain_watch;
 pub(super) use objects::{Domain, Registration, SharedQueue, Window};
+pub(super) use path::{PathRecord, mtu_bytes};
 pub(super) use post::{HwOp, HwSge, PostScratch, Staged};
 
 use std::io;

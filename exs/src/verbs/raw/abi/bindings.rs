@@ -440,7 +440,9 @@ pub struct ibv_qp_attr {
 pub struct ibv_qp_attr_mask(pub libc::c_uint);
 impl ibv_qp_attr_mask {
     pub const IBV_QP_STATE: ibv_qp_attr_mask = ibv_qp_attr_mask(1);
+    pub const IBV_QP_PKEY_INDEX: ibv_qp_attr_mask = ibv_qp_attr_mask(16);
     pub const IBV_QP_AV: ibv_qp_attr_mask = ibv_qp_attr_mask(128);
+    pub const IBV_QP_PATH_MTU: ibv_qp_attr_mask = ibv_qp_attr_mask(256);
     pub const IBV_QP_TIMEOUT: ibv_qp_attr_mask = ibv_qp_attr_mask(512);
     pub const IBV_QP_RETRY_CNT: ibv_qp_attr_mask = ibv_qp_attr_mask(1024);
     pub const IBV_QP_RNR_RETRY: ibv_qp_attr_mask = ibv_qp_attr_mask(2048);
@@ -495,6 +497,28 @@ pub struct ibv_rss_caps {
     pub max_rwq_indirection_table_size: u32,
     pub rx_hash_fields_mask: u64,
     pub rx_hash_function: u8,
+}
+#[repr(C)]
+pub struct ibv_sa_path_rec {
+    pub dgid: ibv_gid,
+    pub sgid: ibv_gid,
+    pub dlid: __be16,
+    pub slid: __be16,
+    pub raw_traffic: libc::c_int,
+    pub flow_label: __be32,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub reversible: libc::c_int,
+    pub numb_path: u8,
+    pub pkey: __be16,
+    pub sl: u8,
+    pub mtu_selector: u8,
+    pub mtu: u8,
+    pub rate_selector: u8,
+    pub rate: u8,
+    pub packet_life_time_selector: u8,
+    pub packet_life_time: u8,
+    pub preference: u8,
 }
 #[repr(transparent)]
 #[derive(Clone, Copy)]
@@ -812,10 +836,6 @@ pub struct ibv_mw_bind {
     _opaque: [u8; 0],
 }
 #[repr(C)]
-pub struct ibv_sa_path_rec {
-    _opaque: [u8; 0],
-}
-#[repr(C)]
 pub struct ibv_wq {
     _opaque: [u8; 0],
 }
@@ -883,6 +903,13 @@ super::load::functions! {
         pub fn ibv_query_device(
             context: *mut ibv_context,
             device_attr: *mut ibv_device_attr,
+        ) -> libc::c_int;
+        #[version = "IBVERBS_1.1"]
+        pub fn ibv_query_pkey(
+            context: *mut ibv_context,
+            port_num: u8,
+            index: libc::c_int,
+            pkey: *mut __be16,
         ) -> libc::c_int;
         #[version = "IBVERBS_1.1"]
         pub fn ibv_query_port(
@@ -1051,6 +1078,9 @@ super::compare::layouts! {
     type ibv_recv_wr { wr_id, next, sg_list, num_sge };
     type ibv_rss_caps { supported_qpts, max_rwq_indirection_tables, max_rwq_indirection_table_size,
         rx_hash_fields_mask, rx_hash_function };
+    type ibv_sa_path_rec { dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit,
+        traffic_class, reversible, numb_path, pkey, sl, mtu_selector, mtu, rate_selector, rate,
+        packet_life_time_selector, packet_life_time, preference };
     type ibv_send_flags {  };
     type ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags,
         imm_data_invalidated_rkey_union, wr, qp_type, bind_mw_tso_union };
@@ -1097,6 +1127,8 @@ super::compare::layouts! {
     const ibv_mw_type::IBV_MW_TYPE_2;
     const ibv_qp_attr_mask::IBV_QP_AV;
     const ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
+    const ibv_qp_attr_mask::IBV_QP_PATH_MTU;
+    const ibv_qp_attr_mask::IBV_QP_PKEY_INDEX;
     const ibv_qp_attr_mask::IBV_QP_RETRY_CNT;
     const ibv_qp_attr_mask::IBV_QP_RNR_RETRY;
     const ibv_qp_attr_mask::IBV_QP_STATE;
