@@ -93,6 +93,9 @@ constants! {
     EXS_SO_ACK_TIMEOUT = 15;
     EXS_SO_ATOMICS = 16;
     EXS_SO_PEER_ATOMICS = 17;
+    EXS_SO_PKEY = 18;
+    EXS_SO_SERVICE_LEVEL = 19;
+    EXS_SO_PATH_MTU = 20;
 }
 
 /// `exs_iovec_t`

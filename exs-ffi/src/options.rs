@@ -225,6 +225,9 @@ fn set_own(entry: &Entry, name: c_int, from: In<c_void>, len: socklen_t) -> Resu
         EXS_SO_RETRY_COUNT | EXS_SO_RNR_RETRY_COUNT => {
             path::set_count(entry, name, value(from, len)?)
         }
+        EXS_SO_PKEY | EXS_SO_SERVICE_LEVEL | EXS_SO_PATH_MTU => {
+            path::set_route(entry, name, value(from, len)?)
+        }
         EXS_SO_RNR_TIMER | EXS_SO_ACK_TIMEOUT => path::set_timer(entry, name, time(from, len)?),
         EXS_SO_CRC => {
             let on = switch(from, len)?;

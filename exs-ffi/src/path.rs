@@ -1,4 +1,5 @@
-//! Options of a connection's path through the network: traffic class, retries, timers.
+//! Options of a connection's path through the network: traffic class, retries, timers, and properties
+//! of its route.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 use exs::{Options, PathOptions};
 
 use crate::abi::{
-    EXS_SO_ACK_TIMEOUT, EXS_SO_RETRY_COUNT, EXS_SO_RNR_RETRY_COUNT, EXS_SO_RNR_TIMER,
+    EXS_SO_ACK_TIMEOUT, EXS_SO_PATH_MTU, EXS_SO_PKEY, EXS_SO_RETRY_COUNT, EXS_SO_RNR_RETRY_COUNT,
+    EXS_SO_RNR_TIMER, EXS_SO_SERVICE_LEVEL,
 };
 use crate::error::{Fail, Result};
 use crate::sockets::Entry;
@@ -65,6 +67,22 @@ pub(crate) fn set_timer(entry: &Entry, name: c_int, time: Option<Duration>) -> R
     })
 }
 
+/// Sets a property of the route. -1: the network chooses it. The Rust library knows the ranges.
+pub(crate) fn set_route(entry: &Entry, name: c_int, value: c_int) -> Result<()> {
+    let outside = || Fail::fixed(libc::EINVAL, "a P_Key, service level or path MTU out of range");
+    let number = match value {
+        -1 => None,
+        _ => Some(u16::try_from(value).map_err(|_| outside())?),
+    };
+    let level = number.map(u8::try_from).transpose();
+    let level = if name == EXS_SO_SERVICE_LEVEL { level.map_err(|_| outside())? } else { None };
+    change(entry, |o| match name {
+        EXS_SO_PKEY => o.path.pkey = number,
+        EXS_SO_PATH_MTU => o.path.path_mtu = number,
+        _ => o.path.service_level = level,
+    })
+}
+
 /// A value of a path: a count, or a time.
 pub(crate) enum PathValue {
     Count(c_int),
@@ -74,9 +92,13 @@ pub(crate) enum PathValue {
 /// The value of an option of SOL_EXS. None: it is none of a path.
 pub(crate) fn get(path: &PathOptions, name: c_int) -> Option<PathValue> {
     let count = |n: Option<u8>| PathValue::Count(n.map_or(-1, c_int::from));
+    let number = |n: Option<u16>| PathValue::Count(n.map_or(-1, c_int::from));
     Some(match name {
         EXS_SO_RETRY_COUNT => count(path.retry_count),
         EXS_SO_RNR_RETRY_COUNT => count(path.rnr_retry_count),
+        EXS_SO_SERVICE_LEVEL => count(path.service_level),
+        EXS_SO_PKEY => number(path.pkey),
+        EXS_SO_PATH_MTU => number(path.path_mtu),
         EXS_SO_RNR_TIMER => PathValue::Time(path.rnr_timer),
         EXS_SO_ACK_TIMEOUT => PathValue::Time(path.ack_timeout),
         _ => return None,

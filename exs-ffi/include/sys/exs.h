@@ -679,6 +679,11 @@ int exs_counters(int fd, exs_counters_t *counters, size_t size);
 #define EXS_SO_ATOMICS         16 /* int, read only: how the connection's device executes the peer's
                                      atomic operations, EXS_ATOMICS_...; NONE if not connected */
 #define EXS_SO_PEER_ATOMICS    17 /* int, read only: how the peer's device executes this side's */
+/* The route of InfiniBand and RoCE, before connect, for both sides. A connect by an iWARP device, or
+   by a port that lacks it, fails with EINVAL; other transports ignore them. -1: the network chooses. */
+#define EXS_SO_PKEY            18 /* int: the partition, a P_Key that the port has, 1 to 0xffff */
+#define EXS_SO_SERVICE_LEVEL   19 /* int: 0 to 15 */
+#define EXS_SO_PATH_MTU        20 /* int: most bytes of data in a packet, 256, 512, 1024, 2048, 4096 */
 
 #define EXS_ATOMICS_NONE   0 /* it executes none */
 #define EXS_ATOMICS_DEVICE 1 /* atomic among those that the device executes, not with processors */
