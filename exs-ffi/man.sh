@@ -48,6 +48,7 @@ BEGIN {
     about["exs_write"] = "write the memory of the peer"
     about["exs_send_batch"] = "post several sends in one call"
     about["exs_recv_batch"] = "post several receives in one call"
+    about["exs_connect_host"] = "connect a socket to a host by its name"
     about["exs_counters"] = "figures to tune with"
 }
 function quote(s) {

@@ -1,9 +1,9 @@
 //! Makes sockets, handles their addresses, and connects.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use exs::{KernelAddr, Socket, SocketType, Token};
+use exs::{EventQueue, Host, KernelAddr, Socket, SocketType, Token};
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use crate::abi::*;
@@ -249,26 +249,91 @@ pub unsafe extern "C" fn exs_connect(
             }
             Target::File => return not_ours(fd),
         };
-        let addr = suits(&entry, addr, len)?;
-        if let Some(q) = queues::way(queue)? {
-            let on = call.on(&q.queue, 0);
-            entry.socket.connect(&on, Token(ahandle as u64), addr)?;
-            return Ok(0);
+        let to = Peer::Addr(suits(&entry, addr, len)?);
+        connect(&entry, fd, &to, (call, queue, ahandle))
+    })
+}
+
+/// The peer of a connect: its address, or a host by name.
+pub(crate) enum Peer {
+    Addr(SocketAddr),
+    Host(Host),
+}
+
+impl Peer {
+    /// Posts the connect.
+    pub(crate) fn connect(&self, socket: &Socket, on: &EventQueue, token: Token) -> Result<()> {
+        match self {
+            Peer::Addr(addr) => socket.connect(on, token, *addr)?,
+            Peer::Host(host) => socket.connect_host(on, token, host)?,
         }
-        poll::inner_events();
-        if let Some(outcome) = told::dialled(&entry) {
-            return outcome;
+        Ok(())
+    }
+}
+
+/// Connects an EXS socket, as the queue and its flags say: by an event, in the background, or before
+/// this returns.
+fn connect(
+    entry: &Entry,
+    fd: c_int,
+    to: &Peer,
+    (call, queue, ahandle): (Call, c_int, AHandle),
+) -> Result<c_int> {
+    if let Some(q) = queues::way(queue)? {
+        let on = call.on(&q.queue, 0);
+        to.connect(&entry.socket, &on, Token(ahandle as u64))?;
+        return Ok(0);
+    }
+    poll::inner_events();
+    if let Some(outcome) = told::dialled(entry) {
+        return outcome;
+    }
+    match options::patience(entry, fd, 0, Way::Send) {
+        Patience::None => poll::connect(entry, fd, to),
+        patience => {
+            let post = |q: &EventQueue| to.connect(&entry.socket, q, TOKEN);
+            let connected = blocking::run(&entry.socket, patience, post)?.into_result();
+            pollable::refresh(entry, fd);
+            connected?;
+            Ok(0)
         }
-        match options::patience(&entry, fd, 0, Way::Send) {
-            Patience::None => poll::connect(&entry, fd, addr),
-            patience => {
-                let post = |q: &exs::EventQueue| Ok(entry.socket.connect(q, TOKEN, addr)?);
-                let connected = blocking::run(&entry.socket, patience, post)?.into_result();
-                pollable::refresh(&entry, fd);
-                connected?;
-                Ok(0)
+    }
+}
+
+/// Longest text of a host, its NUL included: a name of the DNS has 253 bytes (RFC 1035), and a
+/// service is short.
+const MAX_HOST: usize = 1024;
+
+/// `exs_connect_host`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_connect_host(
+    fd: c_int,
+    host: In<c_char>,
+    flags: c_int,
+    queue: c_int,
+    ahandle: AHandle,
+) -> c_int {
+    border(|| {
+        if flags != 0 {
+            return Err(Fail::fixed(libc::EINVAL, "exs_connect_host has no flags"));
+        }
+        let call = Call::new(EXS_EVT_CONNECT, fd);
+        let entry = match sockets::find(fd)? {
+            Target::Exs(entry) => entry,
+            Target::Kernel(_) => {
+                let why = "exs_connect_host is for sockets of exs_socket: connect this one to an \
+                           address of getaddrinfo(3)";
+                return Err(Fail::fixed(libc::EOPNOTSUPP, why));
             }
-        }
+            Target::File => return not_ours(fd),
+        };
+        let text = host.text(MAX_HOST)?;
+        let host: Host = String::from_utf8_lossy(&text).parse()?;
+        let host = if entry.family == libc::AF_INET { host.only_ipv4()? } else { host };
+        connect(&entry, fd, &Peer::Host(host), (call, queue, ahandle))
     })
 }
 

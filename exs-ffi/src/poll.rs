@@ -1,7 +1,6 @@
 //! Readiness: exs_poll, exs_cancel, and connects without a waiting call.
 
 use std::ffi::c_int;
-use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use exs::{Error, EventKind, EventQueue, Interest, QueueOptions, Token, WaitPolic
 
 use crate::abi::*;
 use crate::blocking::{self, Patience, TOKEN, refusal};
+use crate::connect::Peer;
 use crate::error::{Fail, Result, border};
 use crate::event::{Call, revents};
 use crate::pollable::{self, Plug};
@@ -160,14 +160,14 @@ pub(crate) fn inner_events() {
 }
 
 /// Starts a connect without waiting: EINPROGRESS.
-pub(crate) fn connect(entry: &Entry, fd: c_int, addr: SocketAddr) -> Result<c_int> {
+pub(crate) fn connect(entry: &Entry, fd: c_int, to: &Peer) -> Result<c_int> {
     let queue = inner()?;
     let mut state = entry.state();
     if state.dialled == Dialled::Yet {
         return Err(Fail::fixed(libc::EALREADY, "the socket is connecting already"));
     }
     let call = Call::new(EXS_EVT_CONNECT, fd).on(queue, 0);
-    entry.socket.connect(&call, Token(entry.inode()), addr)?;
+    to.connect(&entry.socket, &call, Token(entry.inode()))?;
     state.dialled = Dialled::Yet;
     drop(state);
     // An earlier attempt may have left readiness there.

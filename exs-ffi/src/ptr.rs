@@ -100,6 +100,20 @@ impl<T: Copy> In<T> {
         Ok(unsafe { place.read_unaligned() })
     }
 
+    /// Copies a string, without its NUL. Fails with ENAMETOOLONG if there is none in the first `most`
+    /// bytes.
+    pub(crate) fn text(self, most: usize) -> Result<Vec<u8>> {
+        let bytes = self.cast::<u8>();
+        let mut text = Vec::new();
+        for i in 0..most {
+            match bytes.at(i)? {
+                0 => return Ok(text),
+                byte => text.push(byte),
+            }
+        }
+        Err(Fail::fixed(libc::ENAMETOOLONG, "a text is longer than any that has a meaning there"))
+    }
+
     /// Copies `count` objects, one by one. Fails if `count` is negative or above `max`.
     pub(crate) fn list(self, count: c_int, max: c_int) -> Result<impl Iterator<Item = T>> {
         if count < 0 || count > max {

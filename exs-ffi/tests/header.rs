@@ -183,9 +183,15 @@ fn strict_programs_see_no_extensions() {
             support::output(c.arg(&file)).status.success()
         }
     };
-    for name in
-        ["exs_qfd", "exs_strerror", "exs_export", "exs_write", "exs_fetch_add", "exs_counters"]
-    {
+    for name in [
+        "exs_qfd",
+        "exs_strerror",
+        "exs_export",
+        "exs_write",
+        "exs_fetch_add",
+        "exs_connect_host",
+        "exs_counters",
+    ] {
         assert!(uses(name)("-DANY") && !uses(name)("-DEXS_STRICT"), "{name}");
         assert!(uses(name)("-DEXS_EXTENSIONS"), "{name}");
     }

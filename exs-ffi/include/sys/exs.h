@@ -655,6 +655,20 @@ typedef struct exs_counters_s { /* (not exs_counters: in C++ that would be the f
  * those that fit; one with fewer sets the rest to 0. */
 int exs_counters(int fd, exs_counters_t *counters, size_t size);
 
+/* Connects to a host by its name: "server.example:7471", "server.example:http",
+ * "192.0.2.1:7471", "[2001:db8::1]:7471" or "[fe80::1%eth0]:7471". The call does not wait
+ * for name servers if it has a queue, or O_NONBLOCK: a thread of the library resolves the
+ * name, and then tries all its addresses by Happy Eyeballs (RFC 8305). A socket of AF_INET
+ * tries those of IPv4; one of AF_INET6 tries all, and shows an IPv4 address as
+ * ::ffff:a.b.c.d. flags: 0. The event is CONNECT, and all else is as of exs_connect. Its
+ * errno is also EHOSTUNREACH (no such name), EINVAL (no such service), ETIMEDOUT (no name
+ * server answers) or EAFNOSUPPORT (no address of the family); exs_strerror has the reason
+ * at each address.
+ * The call refuses with EINVAL (no HOST:PORT), EAFNOSUPPORT, ENAMETOOLONG, EFAULT (host is
+ * NULL), EISCONN, EALREADY, and EOPNOTSUPP (a kernel socket). */
+int exs_connect_host(int fd, const char *host, int flags, exs_qhandle_t queue,
+                     exs_ahandle_t ahandle);
+
 /* Options at the level SOL_EXS. */
 #define SOL_EXS 0x455853
 #define EXS_SO_TRANSPORT       1  /* text: "auto", "shm", "soft", "verbs". Read on a connection: the one in use */

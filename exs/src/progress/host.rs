@@ -25,7 +25,11 @@ const FORMS: &str =
 /// # Ok::<(), exs::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Host(Naming);
+pub struct Host {
+    naming: Naming,
+    /// Addresses of IPv6 do not count.
+    only_ipv4: bool,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Naming {
@@ -44,7 +48,40 @@ pub(super) enum Lookup {
 impl Host {
     /// A host by its addresses, in the order of preference. A connect fails if there are none.
     pub fn from_addresses(addrs: impl IntoIterator<Item = SocketAddr>) -> Host {
-        Host(Naming::Addresses(addrs.into_iter().collect()))
+        Host { naming: Naming::Addresses(addrs.into_iter().collect()), only_ipv4: false }
+    }
+
+    /// The same host without its IPv6 addresses, as a program with sockets of AF_INET needs it.
+    ///
+    /// ```
+    /// let server: exs::Host = "server.example:7471".parse()?;
+    /// assert_eq!(server.only_ipv4()?.to_string(), "server.example:7471");
+    /// assert!("[::1]:7471".parse::<exs::Host>()?.only_ipv4().is_err());
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Resolve`] (EAFNOSUPPORT) if the host was given by IPv6 addresses only. A name that has
+    /// no others is found out when it is resolved.
+    pub fn only_ipv4(mut self) -> Result<Host, Error> {
+        self.only_ipv4 = true;
+        if let Naming::Addresses(all) = &self.naming {
+            self.naming = Naming::Addresses(self.usable(all.clone())?);
+        }
+        Ok(self)
+    }
+
+    /// The addresses that count.
+    pub(super) fn usable(&self, mut addrs: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Error> {
+        if self.only_ipv4 {
+            addrs.retain(SocketAddr::is_ipv4);
+            if addrs.is_empty() {
+                let why = "it has no IPv4 address, and the socket is of AF_INET".to_owned();
+                let errno = libc::EAFNOSUPPORT;
+                return Err(Error::Resolve { host: self.to_string(), why, errno });
+            }
+        }
+        Ok(addrs)
     }
 
     /// A host by its name, without brackets, and the number of a port.
@@ -75,7 +112,8 @@ impl Host {
             None => (host, None),
         };
         if !number || ip.parse::<IpAddr>().is_err() {
-            return Ok(Host(Naming::Name { host: host.to_owned(), service: service.to_owned() }));
+            let naming = Naming::Name { host: host.to_owned(), service: service.to_owned() };
+            return Ok(Host { naming, only_ipv4: false });
         }
         // The numbers of interfaces come from the kernel, which does not wait.
         let found = sys::resolve(host, service, true).map_err(|e| match interface {
@@ -83,7 +121,7 @@ impl Host {
             None => e.text(),
         })?;
         found.iter().try_for_each(|addr| check_scope(*addr))?;
-        Ok(Host(Naming::Addresses(found)))
+        Ok(Host::from_addresses(found))
     }
 
     /// Its addresses, in the order in which a connect tries them if all were of one family (RFC
@@ -92,16 +130,17 @@ impl Host {
     /// # Errors
     /// [`Error::Resolve`] if the name has no address, or no name server answers.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>, Error> {
-        match &self.0 {
+        match &self.naming {
             Naming::Addresses(list) => Ok(list.clone()),
             Naming::Name { host, service } => {
-                sys::resolve(host, service, false).map_err(|e| self.unresolved(&e))
+                let found = sys::resolve(host, service, false);
+                self.usable(found.map_err(|e| self.unresolved(&e))?)
             }
         }
     }
 
     pub(super) fn lookup(&self) -> Lookup {
-        match &self.0 {
+        match &self.naming {
             Naming::Addresses(list) => Lookup::Done(list.clone()),
             Naming::Name { host, service } => Lookup::Ask(host.clone(), service.clone()),
         }
@@ -109,7 +148,7 @@ impl Host {
 
     /// Its address, if it was given by a single one.
     pub(super) fn single(&self) -> Option<SocketAddr> {
-        match &self.0 {
+        match &self.naming {
             Naming::Addresses(list) if list.len() == 1 => list.first().copied(),
             _ => None,
         }
@@ -189,7 +228,7 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.naming {
             Naming::Name { host, service } => f.write_str(&shown(host, service)),
             Naming::Addresses(list) => {
                 let each: Vec<String> = list.iter().map(SocketAddr::to_string).collect();
@@ -223,6 +262,12 @@ mod tests {
         }
         assert_eq!(Host::new("::1", 7).unwrap(), host("[::1]:7"));
         assert_eq!(Host::new("server", 7).unwrap(), host("server:7"));
+        let four = host("localhost:7").only_ipv4().unwrap().resolve().unwrap();
+        assert_eq!(four, ["127.0.0.1:7".parse().unwrap()]);
+        let both = Host::from_addresses(["[::1]:7", "127.0.0.1:7"].map(|a| a.parse().unwrap()));
+        assert_eq!(both.only_ipv4().unwrap(), host("127.0.0.1:7").only_ipv4().unwrap());
+        let none = host("[::1]:7").only_ipv4().unwrap_err();
+        assert_eq!(none.errno(), libc::EAFNOSUPPORT, "{none}");
         assert!(host("localhost:7").resolve().unwrap().iter().all(|a| a.ip().is_loopback()));
     }
 

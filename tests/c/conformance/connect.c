@@ -1,6 +1,7 @@
 /* exs_connect, exs_accept. */
 #include "net.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 
 CASE("connect-1", the_event_says_that_it_is_connected, CONNECTED)
@@ -132,6 +133,95 @@ CASE("bind-1 all-4 all-5", what_makes_no_sense_is_refused, EXS | EXSMSG)
     nothing(q);
     end_one(fd);
     end_one(l);
+    end_queue(q);
+}
+
+/* HOST and the port of an address of AF_INET, as text. */
+static void host_text(char *to, size_t size, const char *host, const struct place *at)
+{
+    int port = ntohs(((const struct sockaddr_in *)&at->addr)->sin_port);
+
+    CHECK((size_t)snprintf(to, size, "%s:%d", host, port) < size);
+}
+
+CASE("host-1", a_host_is_connected_by_its_name, EXS | EXSMSG)
+{
+    struct place at, peer;
+    int l = listener(&at), fd, other, i, error = -1;
+    exs_qhandle_t q = new_queue(4);
+    exs_event_t e;
+    exs_pollfd_t poll;
+    socklen_t len = sizeof error;
+    char address[INET_ADDRSTRLEN], text[2][64];
+
+    CHECK(inet_ntop(AF_INET, &((struct sockaddr_in *)&at.addr)->sin_addr, address, sizeof address));
+    host_text(text[0], sizeof text[0], address, &at);
+    host_text(text[1], sizeof text[1], "localhost", &at);
+    for (i = 0; i < 2; i++) {
+        /* the name is that of the loopback interface only */
+        if (i == 1 && strcmp(address, "127.0.0.1") != 0)
+            break;
+        fd = new_socket();
+        GIVES(0, exs_connect_host(fd, text[i], 0, q, 7));
+        other = exs_accept(l, NULL, 0, BLOCK);
+        CHECK(other >= 0);
+        e = next(q, EXS_EVT_CONNECT);
+        GIVES(7, e.exs_evt_ahandle);
+        peer.len = sizeof peer.addr;
+        GIVES(0, exs_getpeername(fd, ADDR(peer), &peer.len));
+        GIVES(AF_INET, peer.addr.ss_family);
+        FAILS(EISCONN, exs_connect_host(fd, text[i], 0, q, 8));
+        end_one(fd);
+        end_one(other);
+        /* without a queue it waits */
+        fd = new_socket();
+        GIVES(0, exs_connect_host(fd, text[i], 0, BLOCK));
+        end_one(fd);
+        end_one(exs_accept(l, NULL, 0, BLOCK));
+        /* and with O_NONBLOCK it does not */
+        fd = new_socket();
+        GIVES(0, exs_fcntl(fd, F_SETFL, exs_fcntl(fd, F_GETFL) | O_NONBLOCK));
+        FAILS(EINPROGRESS, exs_connect_host(fd, text[i], 0, BLOCK));
+        FAILS(EALREADY, exs_connect_host(fd, text[i], 0, BLOCK));
+        end_one(exs_accept(l, NULL, 0, BLOCK));
+        memset(&poll, 0, sizeof poll);
+        poll.exs_pfd_fd = fd;
+        poll.exs_pfd_events = EXS_POLLOUT;
+        GIVES(1, exs_poll(&poll, 0, BLOCK));
+        GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+        GIVES(0, error);
+        end_one(fd);
+    }
+    nothing(q);
+    end_one(l);
+    end_queue(q);
+}
+
+CASE("host-2", what_names_no_host_is_refused, EXS | EXSMSG)
+{
+    int fd = new_socket(), six = exs_socket(AF_INET6, SOCK_STREAM, 0);
+    int kernel = socket(AF_INET, SOCK_STREAM, 0);
+    exs_qhandle_t q = new_queue(4);
+    char lengthy[2000];
+
+    memset(lengthy, 'a', sizeof lengthy - 1);
+    lengthy[sizeof lengthy - 1] = 0;
+    FAILS(EFAULT, exs_connect_host(fd, NULL, 0, q, 1));
+    FAILS(EINVAL, exs_connect_host(fd, "server.example", 0, q, 1));
+    CHECK(strstr(exs_strerror(), "the port is missing") != NULL);
+    FAILS(EINVAL, exs_connect_host(fd, "server.example:1", 1, q, 1));
+    FAILS(ENAMETOOLONG, exs_connect_host(fd, lengthy, 0, q, 1));
+    FAILS(EAFNOSUPPORT, exs_connect_host(fd, "[::1]:1", 0, q, 1));
+    FAILS(EINVAL, exs_connect_host(six, "[fe80::1]:1", 0, q, 1));
+    FAILS(EOPNOTSUPP, exs_connect_host(kernel, "127.0.0.1:1", 0, q, 1));
+    FAILS(EBADF, exs_connect_host(-1, "127.0.0.1:1", 0, q, 1));
+    /* a service that no file of services has: no name server is asked */
+    GIVES(0, exs_connect_host(fd, "127.0.0.1:no-such-service", 0, q, 2));
+    next_failed(q, EXS_EVT_CONNECT, EINVAL);
+    nothing(q);
+    close(kernel);
+    end_one(six);
+    end_one(fd);
     end_queue(q);
 }
 

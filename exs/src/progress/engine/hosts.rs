@@ -118,7 +118,8 @@ impl Engine {
         if !ours {
             return;
         }
-        match found.map_err(|e| dial.host.unresolved(&e)) {
+        let found = found.map_err(|e| dial.host.unresolved(&e));
+        match found.and_then(|addrs| dial.host.usable(addrs)) {
             Ok(addrs) => self.begin_race(id, &addrs, now),
             Err(e) => self.connect_failed(id, e, now),
         }
