@@ -11,7 +11,7 @@ impl Socket {
     /// the value that was there before ([`Completion::FetchAdd`](super::Completion::FetchAdd)). The
     /// sum wraps at 2^64, so adding `(-1i64) as u64` subtracts 1.
     ///
-    /// RFC 7306 section 5.1 (FetchAdd), IBV_WR_ATOMIC_FETCH_AND_ADD. EXS extension.
+    /// RFC 7306 (FetchAdd), IBV_WR_ATOMIC_FETCH_AND_ADD. EXS extension.
     ///
     /// The value is a number in the byte order of the peer's processor. The address must be a multiple
     /// of 8: an export for atomic operations begins at one, so `offset` must be one too.
@@ -59,7 +59,7 @@ impl Socket {
     /// ([`Completion::CompareSwap`](super::Completion::CompareSwap)): `new` was stored if this is
     /// `expected`.
     ///
-    /// RFC 7306 section 5.1 (CmpSwap), IBV_WR_ATOMIC_CMP_AND_SWP. EXS extension. Otherwise as
+    /// RFC 7306 (CmpSwap), IBV_WR_ATOMIC_CMP_AND_SWP. EXS extension. Otherwise as
     /// [`Socket::fetch_add`].
     ///
     /// ```

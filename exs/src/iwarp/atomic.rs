@@ -1,7 +1,7 @@
 //! Atomic operations of both directions (RFC 7306).
 //!
 //! A request travels on the queue of the READ requests, takes a MSN there, and counts as a READ
-//! against ORD and IRD (RFC 7306 section 5.2). Its response is an untagged message on a queue of its
+//! against ORD and IRD (RFC 7306). Its response is an untagged message on a queue of its
 //! own, so the requester's memory needs no window. Responses leave in the order of the requests,
 //! between those of READs.
 //!

@@ -1,4 +1,4 @@
-//! Atomic operations of RDMAP: their two messages (RFC 7306 section 5.2).
+//! Atomic operations of RDMAP: their two messages (RFC 7306).
 //!
 //! ```text
 //! atomic request, 52 bytes:          atomic response, 12 bytes:
@@ -19,7 +19,7 @@ pub const REQUEST_LEN: usize = 52;
 /// Bytes of an atomic response after the DDP header.
 pub const RESPONSE_LEN: usize = 12;
 
-/// Atomic operations (RFC 7306 section 5.1).
+/// Atomic operations (RFC 7306).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicCode {
     /// FetchAdd.

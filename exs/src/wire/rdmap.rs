@@ -23,14 +23,14 @@ pub const TERMINATE_MAX: usize = 4 + 2 + ddp::UNTAGGED_LEN + READ_REQUEST_LEN;
 
 /// Untagged queue of the SENDs.
 pub const QN_SEND: u32 = 0;
-/// Untagged queue of the READ requests and of the atomic requests (RFC 7306 section 5.2.1).
+/// Untagged queue of the READ requests and of the atomic requests (RFC 7306).
 pub const QN_READ: u32 = 1;
 /// Untagged queue of the TERMINATE.
 pub const QN_TERMINATE: u32 = 2;
-/// Untagged queue of the atomic responses (RFC 7306 section 5.2.2).
+/// Untagged queue of the atomic responses (RFC 7306).
 pub const QN_ATOMIC: u32 = 3;
 
-/// RDMA messages (RFC 5040 section 4.3, figure 4; RFC 7306 section 4).
+/// RDMA messages (RFC 5040 section 4.3, figure 4; RFC 7306).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// RDMA WRITE.
