@@ -32,6 +32,7 @@ pages! {
     asynchronous: "async.md",
     transports: "transports.md",
     tuning: "tuning.md",
+    watching: "watching.md",
     rdma: "rdma.md",
     containers: "containers.md",
     troubleshooting: "troubleshooting.md",

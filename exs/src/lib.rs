@@ -149,7 +149,7 @@ pub use api::{
     PortInfo, QueueOptions, Readiness, RecvFlags, Refused, RemoteBuffer, RemoteBufferError, Rights,
     RnicError, Route, SessionError, Shard, Socket, SocketStream, SocketType, TermCode, ToHost,
     Token, Transport, TransportInfo, Violation, WaitPolicy, WordsExport, counters, error, explain,
-    parse_size, parse_time, transports,
+    parse_size, parse_time, stats, transports,
 };
 
 #[cfg(feature = "futures")]

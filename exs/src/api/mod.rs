@@ -23,6 +23,7 @@ mod place;
 mod queue;
 pub mod raw;
 mod socket;
+pub mod stats;
 mod stream;
 mod transfer;
 mod transports;

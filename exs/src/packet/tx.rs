@@ -226,6 +226,11 @@ impl PacketTx {
         self.next_transfer().is_some()
     }
 
+    /// A message has not been handed out yet.
+    pub fn has_unsent(&self) -> bool {
+        self.queue.front().is_some_and(|item| !matches!(item, Item::Shutdown { .. }))
+    }
+
     /// Every send and shutdown has ended, locally, and `poll` would give nothing.
     pub fn is_idle(&self) -> bool {
         let told = self.done.is_empty() && self.withdrawn_due.is_none();

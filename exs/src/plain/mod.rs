@@ -379,6 +379,11 @@ impl Plain {
         !self.socks.is_empty() || self.coalescer.keeps() || self.coalescer.has_lease()
     }
 
+    /// The sockets with operations in flight.
+    pub fn in_use(&self) -> usize {
+        self.socks.len()
+    }
+
     /// For a spinning thread: `progress` tries sends again that wait for room. The reactor reports
     /// room only when there is much (three quarters in a UNIX-domain socket), and by then the peer is
     /// about to run dry.

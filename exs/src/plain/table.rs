@@ -38,6 +38,10 @@ impl KernelTable {
         self.socks.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.socks.len()
+    }
+
     /// The slot of a socket's entry. None: no operation on the socket is in flight.
     pub(super) fn slot_of(&self, name: &Name) -> Option<usize> {
         self.by_name.get(name).copied()

@@ -120,6 +120,14 @@ pub enum Error {
         /// The errno.
         errno: i32,
     },
+    /// The figures of this process cannot be offered to readers.
+    #[error("the figures of this process cannot be offered: {why}")]
+    Stats {
+        /// Why, and what to do.
+        why: String,
+        /// The errno.
+        errno: i32,
+    },
     /// A memory region or a buffer refused something.
     #[error(transparent)]
     Memory(#[from] MemError),
@@ -160,6 +168,7 @@ impl Error {
             Error::State { errno, .. }
             | Error::Os { errno, .. }
             | Error::Start { errno, .. }
+            | Error::Stats { errno, .. }
             | Error::Resolve { errno, .. } => *errno,
             Error::ConnectHost { tried, .. } => errno_of_all(tried),
             Error::NoDevice { .. } => libc::ENODEV,

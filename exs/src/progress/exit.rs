@@ -96,6 +96,7 @@ extern "C" fn leave() {
     if let Some(exit) = EXIT.get().filter(|e| e.process == std::process::id()) {
         exit.wait();
     }
+    super::stats::withdraw();
 }
 
 /// From now on exit(3) closes the connections of all shards.

@@ -55,6 +55,7 @@ mod report;
 mod route;
 mod shards;
 mod spin;
+mod stats;
 mod values;
 mod wait;
 mod waiter;
@@ -89,6 +90,8 @@ pub(crate) use shards::{
 };
 #[cfg(any(test, feature = "internals"))]
 pub use shards::{attending_threads, leading_threads, limit_shards};
+pub use stats::directories as stats_directories;
+pub(crate) use stats::{offer as offer_stats, snapshot as stats_snapshot};
 pub use values::{parse_size, parse_time};
 pub(crate) use wait::Waited;
 pub(crate) use waiter::prepare_to_wait;

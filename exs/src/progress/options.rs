@@ -78,6 +78,7 @@ pub(super) fn check_environment() -> Result<(), Error> {
     read("EXS_KERNEL_IO", KernelIo::from_str)?;
     read("EXS_WAIT", WaitPolicy::from_str)?;
     read("EXS_SHARDS", shards)?;
+    super::stats::Offer::of_environment()?;
     Options::from_env().map(drop)
 }
 

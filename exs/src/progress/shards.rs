@@ -147,7 +147,11 @@ fn make_locked(shard: Shard) -> Result<&'static Arc<Context>, Error> {
         .and_then(|()| Context::in_shard(shard, Devices::of_host()))
         .inspect(|_| begin(shard, shards_by_environment))
         .map_err(|e| Error::Start { why: e.to_string(), errno: e.errno() })?;
-    Ok(place.get_or_init(|| made))
+    let made = place.get_or_init(|| made);
+    if shard == Shard::FIRST {
+        super::stats::offer_by_environment();
+    }
+    Ok(made)
 }
 
 /// Prepares the process when it makes its first shard.

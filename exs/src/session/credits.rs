@@ -72,6 +72,11 @@ impl Credits {
         self.avail > kept
     }
 
+    /// The messages that this side may send, and the receives that the peer has in all.
+    pub(super) fn left(&self) -> (u16, u16) {
+        (self.avail, self.theirs)
+    }
+
     /// A message leaves.
     pub(super) fn spend(&mut self) {
         debug_assert!(self.avail > 0, "a message without credit");

@@ -43,7 +43,7 @@
 //! | `proto.rs` | the machines of `stream` or `packet` |
 //!
 //! `drive.rs` is the main loop. `tx.rs`, `rx.rs`, `adverts.rs` and `eager.rs` carry out what the
-//! machines want.
+//! machines want. `inspect.rs` says to observers what a session is doing.
 //!
 //! How a connection ends (`close.rs`):
 //!
@@ -67,6 +67,7 @@ mod drive;
 mod eager;
 mod error;
 mod hello;
+mod inspect;
 mod life;
 mod out;
 mod post;
@@ -88,6 +89,7 @@ mod types;
 pub use doorbell::Doorbell;
 pub use eager::After;
 pub use error::{OpError, Refusal, SessionError, Violation};
+pub use inspect::{Activity, Progress, Waits};
 pub use rx::MessageBytes;
 pub use types::{
     Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SendSource, SessionConfig, Standing,

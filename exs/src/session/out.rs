@@ -119,6 +119,11 @@ impl Outbox {
         self.rx.clear();
     }
 
+    /// Whether a message waits for credits, and whether it waits for room in the send queue.
+    pub(super) fn stalls(&self) -> (bool, bool) {
+        (self.credit_stall, self.queue_stall)
+    }
+
     /// The connection is over: no message leaves any more.
     pub(super) fn clear(&mut self) {
         *self = Outbox::default();

@@ -158,6 +158,11 @@ impl Receiver {
         })
     }
 
+    /// The receives that have not ended.
+    pub(super) fn in_flight(&self) -> usize {
+        self.recvs.len()
+    }
+
     /// No receive has not ended.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {

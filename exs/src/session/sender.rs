@@ -85,6 +85,11 @@ impl Sender {
         self.sends.is_empty()
     }
 
+    /// The sends that have not ended, and the ends of the direction.
+    pub(super) fn in_flight(&self) -> usize {
+        self.sends.len()
+    }
+
     /// No send has not ended, and no chunk is being posted.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {

@@ -187,6 +187,11 @@ impl OneSided {
         self.ops.is_empty()
     }
 
+    /// The operations that have not ended.
+    pub(super) fn in_flight(&self) -> usize {
+        self.ops.len()
+    }
+
     /// No message about confirmations is due, and no operation has not ended.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {

@@ -80,6 +80,10 @@ impl<T> Table<T> {
         self.entries.iter().find(|(_, entry)| f(entry)).map(|(id, _)| *id)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

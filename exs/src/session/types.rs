@@ -358,3 +358,15 @@ pub struct Counters {
     /// Rings handed to the peer.
     pub rings_granted: u64,
 }
+
+impl Counters {
+    /// Bytes of the program's sends that have left.
+    pub fn sent(&self) -> u64 {
+        self.tx_direct.saturating_add(self.tx_indirect).saturating_add(self.tx_inline)
+    }
+
+    /// Bytes that arrived for the program's receives.
+    pub fn received(&self) -> u64 {
+        self.rx_direct.saturating_add(self.rx_indirect).saturating_add(self.rx_inline)
+    }
+}

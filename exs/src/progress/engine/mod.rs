@@ -8,7 +8,7 @@
 //! | part | owns | files |
 //! |---|---|---|
 //! | `devices` | the RNICs with their domains, queues and pools; the search for RDMA devices; the peers that did not answer; room for one message | `devices`, `device`, `domain`, `receives`, `slots`, `memory`, `files`, `unreachable` |
-//! | `sockets` | the sockets with their sessions; the list of marked sockets; lazy doorbells; the sockets of queue pairs and listeners | `sockets`, `sock`, `queries` |
+//! | `sockets` | the sockets with their sessions; the list of marked sockets; lazy doorbells; the sockets of queue pairs and listeners; the sums of what connections counted | `sockets`, `sock`, `queries`, `tally`, `inspect` |
 //! | `ops` | what each event must return; the groups of sends of several parts | `ops`, `parts` |
 //! | `timers` | for each socket the time at which the engine must look after it | `timers` |
 //! | `sweeps` | the connections that threads attend, or have left | `attend`, `polled` |
@@ -59,6 +59,7 @@ mod eager;
 mod figures;
 mod files;
 mod hosts;
+mod inspect;
 mod kernel;
 mod life;
 mod listen;
@@ -78,6 +79,7 @@ mod sock;
 mod sockets;
 mod spread;
 mod startups;
+mod tally;
 mod timers;
 mod unreachable;
 mod watch;
@@ -103,6 +105,7 @@ use crate::time::Time;
 pub(crate) use self::batch::Posting;
 pub(super) use self::devices::{DeviceSet, Verbs};
 pub(super) use self::figures::add as add_counters;
+pub(super) use self::inspect::{ListenerFigures, SocketFigures};
 pub(super) use self::kernel::KERNEL_TOKENS;
 pub use self::onesided::{ExportId, Remote};
 pub(super) use self::outlook::{Outlook, ShownOutlook};
@@ -113,6 +116,7 @@ pub(crate) use self::post::{OwnTicket, Ticket};
 pub(super) use self::released::Released;
 pub use self::sockets::SockId;
 pub(super) use self::spread::Parcel;
+pub(super) use self::tally::{DeviceTotals, ShardTotals};
 pub use self::watch::Watch;
 
 /// The rounds of `settle` before the thread releases the lock for a moment.
@@ -383,6 +387,11 @@ impl Engine {
     /// The counters of all sockets, including those that are gone, and (events, runs).
     pub(crate) fn counters_of_all(&self) -> (Counters, u64, u64) {
         (self.sockets.counters(), self.delivery.count(), self.runs)
+    }
+
+    /// The events delivered, and the runs.
+    pub(in crate::progress) fn events_and_runs(&self) -> (u64, u64) {
+        (self.delivery.count(), self.runs)
     }
 
     /// The operations in flight.

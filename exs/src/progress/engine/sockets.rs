@@ -14,6 +14,7 @@ use super::domain::Place;
 use super::figures;
 use super::onesided::ExportId;
 use super::sock::{ExportEntry, Sock, State};
+use super::tally::Tally;
 use crate::mem::KeyHasher;
 use crate::progress::options::Options;
 use crate::rnic::{Listener, Qp};
@@ -44,8 +45,8 @@ pub(crate) struct SocketTable {
     by_listener: HashMap<(usize, Listener), u32>,
     /// The number of the last export.
     last_export: ExportId,
-    /// The counters of sessions that are gone.
-    past: Counters,
+    /// The sum of what sessions counted.
+    pub(super) tally: Tally,
 }
 
 impl Index<u32> for SocketTable {
@@ -136,6 +137,17 @@ impl SocketTable {
     #[inline]
     pub(super) fn at(&mut self, index: u32) -> Option<&mut Sock> {
         self.slab.get_mut(index as usize)
+    }
+
+    /// The slots that the table has, free ones included.
+    pub(super) fn slots(&self) -> usize {
+        self.slab.capacity()
+    }
+
+    /// The socket in this slot, with its name. None: the slot is free.
+    pub(super) fn peek(&self, index: u32) -> Option<(SockId, &Sock)> {
+        let s = self.slab.get(index as usize)?;
+        Some((SockId { index, generation: s.generation }, s))
     }
 
     /// All sockets, with their names.
@@ -237,7 +249,7 @@ impl SocketTable {
         let s = &mut self.slab[index as usize];
         if let Some(session) = s.session.take() {
             figures::add(&mut s.past, session.counters());
-            figures::add(&mut self.past, session.counters());
+            self.tally.end(index, s.place.device, session.counters());
         }
         for e in s.exports.values_mut() {
             // The memory windows end with the queue pair.
@@ -287,7 +299,7 @@ impl SocketTable {
 
     /// The counters of all sessions, including those that are gone.
     pub(super) fn counters(&self) -> Counters {
-        let mut sum = self.past;
+        let mut sum = self.tally.past();
         for session in self.slab.iter().filter_map(|(_, s)| s.session.as_ref()) {
             figures::add(&mut sum, session.counters());
         }

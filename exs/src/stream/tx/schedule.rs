@@ -30,6 +30,13 @@ impl StreamTx {
         (len > 0).then_some(Chunk { len, direct, inline })
     }
 
+    /// A send has bytes that no transfer has taken yet.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        let send = self.ops.get(self.cur);
+        send.is_some_and(|e| matches!(e.want, Want::Send(total) if total > e.taken))
+    }
+
     /// Only a WRITE into the ring needs the ring's address.
     pub(super) fn may_send(&self, chunk: &Chunk) -> bool {
         chunk.direct || chunk.inline || matches!(self.grant, RingGrant::Granted(_))

@@ -1,0 +1,233 @@
+//! A snapshot as lines of JSON, made a piece at a time.
+//!
+//! The format has a version, `format`, in the first line. A version gets more fields, and never
+//! another meaning of a field. `docs/book/src/guide/watching.md` describes the lines to users.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::json::Object;
+use super::{PIECE, Totals, totals};
+use crate::progress::engine::{ListenerFigures, SocketFigures};
+use crate::progress::shards::{self, Shard};
+use crate::session::{Activity, Counters};
+use crate::sys::{effective_uid, system_calls};
+use crate::wire::exs::SocketKind;
+
+/// The version of the format.
+const FORMAT: u64 = 1;
+
+/// The line that a snapshot writes next.
+#[derive(Clone, Copy, Default)]
+enum NextLines {
+    /// The line about the process.
+    #[default]
+    Process,
+    /// The lines about the sockets of a shard, from this slot on.
+    Sockets { shard: usize, slot: u32 },
+    /// The last line.
+    End,
+    /// No line.
+    Nothing,
+}
+
+/// A snapshot on its way to a reader.
+#[derive(Default)]
+pub(super) struct Snapshot {
+    next: NextLines,
+    /// The sockets written so far.
+    sockets: u64,
+}
+
+impl Snapshot {
+    /// Appends the next lines. False: the snapshot is complete, and there are none. A piece may be
+    /// empty.
+    pub(super) fn next_piece(&mut self, out: &mut String) -> bool {
+        match self.next {
+            NextLines::Process => {
+                process(out, &totals());
+                self.next = NextLines::Sockets { shard: 0, slot: 0 };
+            }
+            NextLines::Sockets { shard, slot } => self.next = self.sockets_of(shard, slot, out),
+            NextLines::End => {
+                let mut o = Object::new(out);
+                o.text("type", "end");
+                o.number("sockets", self.sockets);
+                drop(o);
+                out.push('\n');
+                self.next = NextLines::Nothing;
+            }
+            NextLines::Nothing => return false,
+        }
+        true
+    }
+
+    fn sockets_of(&mut self, shard: usize, slot: u32, out: &mut String) -> NextLines {
+        let Some(context) = shards::all().find(|context| context.shard().index() >= shard) else {
+            return NextLines::End;
+        };
+        let found = context.shard();
+        // The slot belongs to the shard that was asked for.
+        let slot = if found.index() == shard { slot } else { 0 };
+        let (sockets, rest) = context.look(|engine| engine.inspect(slot, PIECE));
+        let at = micros();
+        for s in &sockets {
+            socket(out, found, s, at);
+        }
+        self.sockets += sockets.len() as u64;
+        match rest {
+            Some(slot) => NextLines::Sockets { shard: found.index(), slot },
+            None => NextLines::Sockets { shard: found.index() + 1, slot: 0 },
+        }
+    }
+}
+
+/// The microseconds since EXS has started in this process.
+fn micros() -> u64 {
+    shards::existing_first().map_or(0, |first| first.now().as_nanos() / 1000)
+}
+
+/// The name of the process, as ps(1) shows it.
+fn name() -> String {
+    let comm = std::fs::read("/proc/self/comm").unwrap_or_default();
+    String::from_utf8_lossy(&comm).trim_end_matches('\n').to_owned()
+}
+
+fn process(out: &mut String, totals: &Totals) {
+    let at = micros();
+    let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut o = Object::new(out);
+    o.text("type", "process");
+    o.number("format", FORMAT);
+    o.text("exs", env!("CARGO_PKG_VERSION"));
+    o.number("pid", u64::from(std::process::id()));
+    o.text("name", &name());
+    o.number("uid", u64::from(effective_uid()));
+    o.number("at_us", at);
+    o.number("started", epoch.as_secs().saturating_sub(at / 1_000_000));
+    o.number("shards", totals.shards);
+    o.number("sockets", totals.sockets);
+    o.number("listeners", totals.listeners);
+    o.number("kernel_sockets", totals.kernel_sockets);
+    o.number("in_flight", totals.in_flight);
+    o.number("events", totals.events);
+    o.number("engine_runs", totals.runs);
+    o.number("sleeps", totals.sleeps);
+    o.number("system_calls", system_calls());
+    o.number("sent_bytes", totals.counters.sent());
+    o.number("received_bytes", totals.counters.received());
+    counters(&mut o, &totals.counters);
+    o.objects("devices", &totals.devices, |o, d| {
+        o.shown("transport", d.transport);
+        o.text("device", &d.device);
+        o.number("connections", d.connections);
+        o.number("sent_bytes", d.counters.sent());
+        o.number("received_bytes", d.counters.received());
+        counters(o, &d.counters);
+    });
+    drop(o);
+    out.push('\n');
+}
+
+fn socket(out: &mut String, shard: Shard, s: &SocketFigures, at: u64) {
+    let mut o = Object::new(out);
+    o.text("type", "socket");
+    let id = s.id;
+    o.shown("id", format_args!("{}.{}.{}", shard.index(), id.index, id.generation));
+    o.number("shard", shard.index() as u64);
+    o.number("at_us", at);
+    let kind = match s.kind {
+        SocketKind::Stream => "stream",
+        SocketKind::SeqPacket => "seqpacket",
+    };
+    o.text("kind", kind);
+    o.text("state", s.state);
+    if let Some(local) = s.local {
+        o.shown("local", local);
+    }
+    if let Some(peer) = s.peer {
+        o.shown("peer", peer);
+    }
+    if let Some((transport, device)) = &s.route {
+        o.shown("transport", transport);
+        o.text("device", device);
+    }
+    if let Some(listener) = &s.listener {
+        listening(&mut o, listener);
+    }
+    if let Some(activity) = &s.activity {
+        doing(&mut o, activity);
+    }
+    if s.exports > 0 {
+        o.number("exports", s.exports as u64);
+    }
+    if s.listener.is_none() {
+        o.number("sent_bytes", s.counters.sent());
+        o.number("received_bytes", s.counters.received());
+        counters(&mut o, &s.counters);
+    }
+    drop(o);
+    out.push('\n');
+}
+
+fn listening(o: &mut Object<'_>, listener: &ListenerFigures) {
+    let mut l = o.object("listener");
+    l.texts("devices", listener.devices.iter().map(String::as_str));
+    l.number("backlog", listener.backlog as u64);
+    l.number("starting", listener.starting as u64);
+    l.number("ready", listener.ready as u64);
+    l.number("waiting", listener.waiting as u64);
+    l.number("accepts", listener.accepts as u64);
+    l.number("established", listener.established);
+}
+
+fn doing(o: &mut Object<'_>, activity: &Activity) {
+    let mut flight = o.object("in_flight");
+    flight.number("sends", activity.sends as u64);
+    flight.number("recvs", activity.recvs as u64);
+    flight.number("one_sided", activity.one_sided as u64);
+    drop(flight);
+    o.number("available", activity.available);
+    o.number("credits", u64::from(activity.credits));
+    o.number("credits_max", u64::from(activity.credits_max));
+    let waits = activity.waits;
+    let waits = [("credits", waits.credits), ("room", waits.room), ("peer", waits.peer)];
+    o.texts("waits", waits.into_iter().filter(|(_, waits)| *waits).map(|(what, _)| what));
+}
+
+macro_rules! fields {
+    ($o:expr, $from:expr, $($field:ident as $name:literal),* $(,)?) => {
+        // Names every field, so that a new field cannot be forgotten.
+        let Counters { $($field),* } = $from;
+        $($o.number($name, $field);)*
+    };
+}
+
+fn counters(o: &mut Object<'_>, c: &Counters) {
+    let mut o = o.object("counters");
+    fields!(
+        o,
+        *c,
+        sends as "sends",
+        recvs as "recvs",
+        one_sided as "one_sided",
+        tx_direct as "sent_direct",
+        tx_indirect as "sent_indirect",
+        tx_inline as "sent_inline",
+        rx_direct as "received_direct",
+        rx_indirect as "received_indirect",
+        rx_inline as "received_inline",
+        read_bytes as "read_bytes",
+        write_bytes as "write_bytes",
+        copies as "copies",
+        copied_bytes as "copied_bytes",
+        adverts_sent as "adverts_sent",
+        adverts_received as "adverts_received",
+        adverts_stale as "adverts_stale",
+        credit_stalls as "credit_stalls",
+        queue_stalls as "queue_stalls",
+        messages_sent as "messages_sent",
+        messages_received as "messages_received",
+        confirms as "confirms",
+        rings_granted as "rings_granted",
+    );
+}
