@@ -15,6 +15,7 @@
 pub mod kernel;
 
 use std::ptr::NonNull;
+use std::time::Duration;
 
 pub use super::batch::{Tagged as Posting, recv_batch, send_batch};
 #[cfg(any(test, feature = "internals"))]
@@ -25,7 +26,9 @@ pub use super::place::{
     private_queue, recv_ready, send_at_once, shard_of, shown_fd, standing, tag, tagged,
     take_accepted, take_descriptor, watch,
 };
-use crate::mem::{Buffer, MemError, MemoryRegion};
+use super::{Export, Socket};
+use crate::mem::{Buffer, MemError, MemoryRegion, Segment};
+use crate::progress::{Error, Rights};
 pub use crate::sys::{ProcessLock, ProcessNumber, ProcessTable};
 
 /// A buffer over `len` bytes at `base`, which may be moved into operations like any
@@ -133,12 +136,47 @@ impl MemoryRegion {
     }
 }
 
-/// A buffer of a whole region whose words are open to atomic operations only, beside others of it.
-pub(super) fn beside_others(region: &MemoryRegion) -> Buffer {
-    // SAFETY: the buffers of such a region move into exports with the right to atomic operations
-    // alone, and drop there (`words`): no slice of them is made, and no plain copy reads or
-    // writes them. All accesses are atomic.
-    unsafe { region.overlapping(0, region.len()) }.expect("the whole of it")
+/// Memory whose words are open to atomic operations only. Its buffers do not leave this type, so no
+/// slice of them is made, and no plain copy reads or writes them.
+#[derive(Debug)]
+pub(super) struct WordRegion(MemoryRegion);
+
+impl WordRegion {
+    /// Allocates `bytes`, which are 0.
+    ///
+    /// # Errors
+    /// As [`MemoryRegion::new`].
+    pub(super) fn new(bytes: usize) -> Result<WordRegion, MemError> {
+        MemoryRegion::new(bytes).map(WordRegion)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// All of it, for atomic operations.
+    pub(super) fn segment(&self) -> Segment {
+        self.buffer().segment()
+    }
+
+    /// Opens all of it to the peer of a connection, for atomic operations, beside other such exports.
+    ///
+    /// # Errors
+    /// As [`Socket::export`].
+    pub(super) fn export(
+        &self,
+        socket: &Socket,
+        lifetime: Option<Duration>,
+    ) -> Result<Export, Error> {
+        socket.export(self.buffer(), Rights::ATOMIC, lifetime).map_err(|refused| refused.error)
+    }
+
+    fn buffer(&self) -> Buffer {
+        // SAFETY: the buffers of this region move into exports with the right to atomic operations
+        // alone, and drop there or in `export`. No other code gets one (the field is private). All
+        // accesses to the bytes are atomic.
+        unsafe { self.0.overlapping(0, self.0.len()) }.expect("the whole of it")
+    }
 }
 
 /// Ends the process if it is dropped: the memory of a borrow may be in use.

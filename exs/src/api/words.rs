@@ -3,10 +3,10 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::raw::beside_others;
+use super::raw::WordRegion;
 use super::{Export, RemoteBuffer, Socket};
-use crate::mem::{AtomicOp, Atomics, MemoryRegion, Segment, WORD};
-use crate::progress::{Error, Rights};
+use crate::mem::{AtomicOp, Atomics, Segment, WORD};
+use crate::progress::Error;
 use crate::session::OpError;
 
 /// Words of 8 bytes that the peers of several connections reach at the same time, by atomic
@@ -51,7 +51,7 @@ pub struct AtomicWords {
 
 #[derive(Debug)]
 struct WordMemory {
-    memory: MemoryRegion,
+    memory: WordRegion,
     all: Segment,
     /// Operations of this program hold it for reading, so that none meets one of a device that
     /// executes its operations apart.
@@ -100,8 +100,8 @@ impl AtomicWords {
     /// `count` is 0, or the kernel has no memory.
     pub fn new(count: usize) -> Result<AtomicWords, Error> {
         let bytes = count.checked_mul(WORD).ok_or_else(|| Error::invalid("too many words"))?;
-        let memory = MemoryRegion::new(bytes)?;
-        let all = beside_others(&memory).segment();
+        let memory = WordRegion::new(bytes)?;
+        let all = memory.segment();
         let executor = RwLock::default();
         Ok(AtomicWords { inner: Arc::new(WordMemory { memory, all, executor }) })
     }
@@ -130,12 +130,11 @@ impl AtomicWords {
         let by_itself = socket.atomics() == Atomics::Device;
         let device = socket.transport().map(|route| route.device).filter(|_| by_itself);
         self.executor_mut(|e| e.join(device))?;
-        let buffer = beside_others(&self.inner.memory);
-        match socket.export(buffer, Rights::ATOMIC, lifetime) {
+        match self.inner.memory.export(socket, lifetime) {
             Ok(export) => Ok(WordsExport { export: Some(export), words: self.clone() }),
-            Err(refused) => {
+            Err(e) => {
                 self.executor_mut(Executor::leave);
-                Err(refused.error)
+                Err(e)
             }
         }
     }
