@@ -180,6 +180,7 @@ impl Attendances<'_> {
 
     /// Another thread has worked on a connection. Returns the thread that attends the connection if
     /// that thread must wait for room from now on: the caller must wake it.
+    #[inline]
     fn woken_for_room(&mut self, index: u32) -> Option<Arc<Waiter>> {
         let by = &self.sockets[index].attended.by;
         let Attendance::Thread { waiter, for_room: false } = by else { return None };
