@@ -49,6 +49,7 @@ BEGIN {
     about["exs_send_batch"] = "post several sends in one call"
     about["exs_recv_batch"] = "post several receives in one call"
     about["exs_connect_host"] = "connect a socket to a host by its name"
+    about["exs_mregister_dmabuf"] = "register memory of another device"
     about["exs_counters"] = "figures to tune with"
 }
 function quote(s) {

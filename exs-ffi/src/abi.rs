@@ -96,6 +96,7 @@ constants! {
     EXS_SO_PKEY = 18;
     EXS_SO_SERVICE_LEVEL = 19;
     EXS_SO_PATH_MTU = 20;
+    EXS_MRF_UNMAPPED = 2;
 }
 
 /// `exs_iovec_t`

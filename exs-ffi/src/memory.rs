@@ -2,17 +2,18 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use exs::__ffi as raw;
 use exs::{Buffer, MemoryRegion};
 use libc::c_void;
 
-use crate::abi::{EXS_MHANDLE_UNREGISTERED, EXS_MRF_SHARED};
+use crate::abi::{EXS_MHANDLE_UNREGISTERED, EXS_MRF_SHARED, EXS_MRF_UNMAPPED};
 use crate::error::{Fail, Result, border};
 use crate::fork;
 use crate::handles::Handles;
-use crate::ptr::Bytes;
+use crate::ptr::{Bytes, Out};
 use crate::recent::Recent;
 
 /// A registration. A device learns of it when an operation first uses it there.
@@ -70,9 +71,12 @@ pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer
     }
 }
 
-/// Checks the memory and the handle of a call that needs no buffer.
+/// Checks the memory and the handle of a call that needs no buffer, but touches the memory.
 pub(crate) fn check(memory: Bytes, len: usize, mhandle: c_int) -> Result<()> {
-    buffer(memory, len, mhandle).map(drop)
+    match buffer(memory, len, mhandle)?.is_mapped() {
+        true => Ok(()),
+        false => Err(exs::Error::Memory(exs::MemError::Unmapped).into()),
+    }
 }
 
 /// True if all pages of the range are mapped.
@@ -117,6 +121,44 @@ pub unsafe extern "C" fn exs_mregister(memory: Bytes, len: usize, flags: c_int) 
         // its operations have ended.
         let region = unsafe { raw::region(base, len) };
         let made = TABLE.insert(Registration { region, base: base.addr().get(), len });
+        made.ok_or(Fail::fixed(libc::ENOMEM, "too many registrations: deregister some"))
+    })
+}
+
+/// `exs_mregister_dmabuf`
+///
+/// # Safety
+/// As the header says: the memory is the operations' that are given the handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_mregister_dmabuf(
+    fd: c_int,
+    offset: u64,
+    len: usize,
+    flags: c_int,
+    addr: Out<*mut c_void>,
+) -> c_int {
+    border(|| {
+        fork::used();
+        if flags & !EXS_MRF_UNMAPPED != 0 {
+            let why = "exs_mregister_dmabuf knows the flag EXS_MRF_UNMAPPED only";
+            return Err(Fail::fixed(libc::EINVAL, why));
+        }
+        addr.check()?;
+        if fd < 0 {
+            return Err(Fail::fixed(libc::EBADF, "this is no descriptor"));
+        }
+        // SAFETY: not -1; if it is closed, the duplication says so.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let fd = fd.try_clone_to_owned().map_err(|e| Fail::io("the descriptor", &e))?;
+        // SAFETY: the caller promises that the memory is the operations' until their events.
+        let region = unsafe { MemoryRegion::from_dmabuf(fd, offset, len) };
+        let region = region.map_err(exs::Error::Memory)?;
+        if !region.is_mapped() && flags & EXS_MRF_UNMAPPED == 0 {
+            return Err(exs::Error::Memory(exs::MemError::Unmapped).into());
+        }
+        let base = raw::address(&region);
+        addr.write(std::ptr::without_provenance_mut(base))?;
+        let made = TABLE.insert(Registration { region, base, len });
         made.ok_or(Fail::fixed(libc::ENOMEM, "too many registrations: deregister some"))
     })
 }

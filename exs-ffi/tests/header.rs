@@ -190,6 +190,7 @@ fn strict_programs_see_no_extensions() {
         "exs_write",
         "exs_fetch_add",
         "exs_connect_host",
+        "exs_mregister_dmabuf",
         "exs_counters",
     ] {
         assert!(uses(name)("-DANY") && !uses(name)("-DEXS_STRICT"), "{name}");

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -49,6 +49,56 @@ pub fn memfd(len: usize) -> io::Result<File> {
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64)?;
     Ok(file)
+}
+
+/// A dma-buf over the pages of a memfd, whose length is a multiple of the page size.
+///
+/// # Errors
+/// The kernel's: it has no `/dev/udmabuf` (CONFIG_UDMABUF), or this user may not use it.
+pub fn udmabuf(len: usize) -> io::Result<(File, OwnedFd)> {
+    /// `struct udmabuf_create` and `UDMABUF_CREATE` of <linux/udmabuf.h>.
+    #[repr(C)]
+    struct Create {
+        memfd: u32,
+        flags: u32,
+        offset: u64,
+        size: u64,
+    }
+    const UDMABUF_CREATE: libc::c_ulong = 0x4018_7542;
+    let device = File::options().read(true).write(true).open("/dev/udmabuf")?;
+    // SAFETY: a constant name.
+    let fd = unsafe {
+        libc::memfd_create(c"exs-test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor just made, which has no other owner.
+    let memfd = unsafe { File::from_raw_fd(fd) };
+    memfd.set_len(len as u64)?;
+    // SAFETY: takes no pointers.
+    let sealed = unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+    let numbers = (u32::try_from(fd), u64::try_from(len));
+    let (Ok(memfd_number), Ok(size), 0) = (numbers.0, numbers.1, sealed) else {
+        return Err(io::Error::last_os_error());
+    };
+    let create = Create { memfd: memfd_number, flags: 1, offset: 0, size };
+    // SAFETY: the request and its structure belong together.
+    let made = unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor just made, which has no other owner.
+    Ok((memfd, unsafe { OwnedFd::from_raw_fd(made) }))
+}
+
+/// A region over memory of a descriptor.
+///
+/// # Errors
+/// As `MemoryRegion::from_dmabuf`.
+pub fn region_of(fd: OwnedFd, offset: u64, len: usize) -> Result<MemoryRegion, MemError> {
+    // SAFETY: the tests access the bytes by other ways only while no operation has them.
+    unsafe { MemoryRegion::from_dmabuf(fd, offset, len) }
 }
 
 /// A mapping of a program's own.

@@ -655,6 +655,21 @@ typedef struct exs_counters_s { /* (not exs_counters: in C++ that would be the f
  * those that fit; one with fewer sets the rest to 0. */
 int exs_counters(int fd, exs_counters_t *counters, size_t size);
 
+/* Registers len bytes of a dma-buf, from offset on: memory of another device, such as a GPU,
+ * which RDMA devices reach by its descriptor (ibv_reg_dmabuf_mr). fd is duplicated. addr:
+ * the place for the address by which operations name the first byte, with the handle. The
+ * memory is mapped there if its exporter allows it, and then used like any other.
+ * Otherwise the call refuses with EOPNOTSUPP; but with the flag EXS_MRF_UNMAPPED it
+ * succeeds, the program may not touch the address, and the memory takes part in
+ * exs_export, exs_read and exs_write over RDMA devices only: other calls fail with
+ * EOPNOTSUPP. A device that does not take dma-bufs fails the operation that first uses
+ * the memory there, mostly with EOPNOTSUPP. Ended by exs_mderegister.
+ * Returns a handle, or EXS_MHANDLE_INVALID: EBADF, EFAULT (addr is NULL), EINVAL (len is 0,
+ * the dma-buf is shorter, or flags are unknown), ENOMEM. */
+exs_mhandle_t exs_mregister_dmabuf(int fd, uint64_t offset, size_t len, int flags, void **addr);
+
+#define EXS_MRF_UNMAPPED 0x2
+
 /* Connects to a host by its name: "server.example:7471", "server.example:http",
  * "192.0.2.1:7471", "[2001:db8::1]:7471" or "[fe80::1%eth0]:7471". The call does not wait
  * for name servers if it has a queue, or O_NONBLOCK: a thread of the library resolves the

@@ -1,7 +1,7 @@
 //! Several sends or receives in one call.
 
 use super::{EventQueue, Socket, Token};
-use crate::mem::Buffer;
+use crate::mem::{Buffer, MemError};
 use crate::progress::{Error, Posting, RecvFlags};
 
 impl Posting for (Token, Buffer) {
@@ -169,7 +169,7 @@ impl Socket {
 
 /// Books places in the queue for as many of a batch as there is room for, and posts these by `f`.
 #[inline]
-fn post_batch<P>(
+fn post_batch<P: Posting>(
     queue: &EventQueue,
     batch: &mut Vec<P>,
     f: impl FnOnce((&mut Vec<P>, usize)) -> (usize, Option<Error>),
@@ -177,7 +177,11 @@ fn post_batch<P>(
     if batch.is_empty() {
         return Ok(0);
     }
-    let booked = queue.core().reserve_some(batch.len())?;
+    let usable = batch.iter().take_while(|p| p.buffer().is_mapped()).count();
+    if usable == 0 {
+        return Err(MemError::Unmapped.into());
+    }
+    let booked = queue.core().reserve_some(usable)?;
     let (posted, refused) = f((batch, booked));
     if posted < booked {
         queue.core().unreserve(booked - posted);

@@ -163,7 +163,7 @@ impl Socket {
             Ok(t) => t,
             Err(error) => return Err(Refused { error, buffer }),
         };
-        self.post_one(queue, buffer, |b| {
+        self.post_unseen(queue, buffer, |b| {
             self.handle().post(queue.core(), |e, id, call| {
                 let (ticket, now) = (self.ticket(queue, token), call.now());
                 match what {

@@ -14,6 +14,7 @@
 
 pub mod kernel;
 
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub use super::place::{
     take_accepted, take_descriptor, watch,
 };
 use super::{Export, Socket};
-use crate::mem::{Buffer, MemError, MemoryRegion, Segment};
+use crate::mem::{Buffer, MemError, MemoryRegion, Region, Segment};
 use crate::progress::{Error, Rights};
 pub use crate::sys::{ProcessLock, ProcessNumber, ProcessTable};
 
@@ -72,7 +73,7 @@ pub unsafe fn buffer(base: NonNull<u8>, len: usize) -> Buffer {
 /// ```
 pub unsafe fn region(base: NonNull<u8>, len: usize) -> MemoryRegion {
     // SAFETY: the caller's promise, word by word.
-    unsafe { MemoryRegion::external(base, len) }
+    MemoryRegion::of(unsafe { Region::external(base, len) })
 }
 
 /// A buffer over a part of a region, which may overlap others: a program may well send
@@ -87,6 +88,11 @@ pub unsafe fn region(base: NonNull<u8>, len: usize) -> MemoryRegion {
 pub unsafe fn part(region: &MemoryRegion, offset: usize, len: usize) -> Result<Buffer, MemError> {
     // SAFETY: the caller's promise, word by word.
     unsafe { region.overlapping(offset, len) }
+}
+
+/// The address of a region's first byte. If the region is not mapped, it only names the byte.
+pub fn address(region: &MemoryRegion) -> usize {
+    region.addr()
 }
 
 impl MemoryRegion {
@@ -132,7 +138,53 @@ impl MemoryRegion {
         }
         // SAFETY: the caller's promise, and the region keeps the owner as long as anything refers to
         // the memory.
-        Ok(unsafe { MemoryRegion::owned(base, len, Box::new(owner)) })
+        Ok(MemoryRegion::of(unsafe { Region::owned(base, len, Box::new(owner)) }))
+    }
+
+    /// A region over `len` bytes of a dma-buf, from `offset` on: memory of another device, such as a
+    /// GPU. RDMA devices reach it by the descriptor (ibv_reg_dmabuf_mr), without a copy.
+    ///
+    /// EXS maps the memory if its exporter allows it. Then the region is like any other, and each
+    /// transport takes it. Otherwise [`MemoryRegion::is_mapped`] is false: the region takes part in
+    /// one-sided operations over RDMA devices only, as an [`Export`](crate::Export), and as source and
+    /// sink of [`Socket::write`](crate::Socket::write) and [`Socket::read`](crate::Socket::read). All
+    /// other calls refuse its buffers with [`MemError::Unmapped`], and slices of its buffers panic. Its
+    /// memory cannot be looked at here in any way.
+    ///
+    /// A device registers the memory when an operation first uses it there. If the device, its driver
+    /// or rdma-core cannot do that, the error of the operation says so
+    /// ([`RnicError::DmaBuf`](super::RnicError)). No window can be bound to such a registration: an
+    /// export is a registration of its own, as on a device without windows.
+    ///
+    /// Where the memory is not coherent with the caches of the processor, bracket the operations over
+    /// a mapping with DMA_BUF_IOCTL_SYNC.
+    ///
+    /// EXS extension.
+    ///
+    /// ```no_run
+    /// # fn of_the_gpu() -> std::os::fd::OwnedFd { unimplemented!() }
+    /// # let socket = exs::Socket::stream()?;
+    /// // SAFETY: the GPU leaves these bytes alone until the peer is done.
+    /// let region = unsafe { exs::MemoryRegion::from_dmabuf(of_the_gpu(), 0, 64 << 20) }?;
+    /// let export = socket.export(region.buffer(..)?, exs::Rights::READ, None)?;
+    /// # Ok::<(), exs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MemError::BadLength`] for 0 bytes, or more than `isize::MAX`; [`MemError::OutOfBounds`] if the
+    /// dma-buf is shorter; [`MemError::Map`] if no addresses are left.
+    ///
+    /// # Safety
+    /// While a buffer of the region is in the program's hands, nothing else may write to its bytes;
+    /// while an operation has it, nothing else may access them. That includes the exporter's device,
+    /// and other processes. If the descriptor is a file's, nothing may shorten the file.
+    pub unsafe fn from_dmabuf(
+        fd: OwnedFd,
+        offset: u64,
+        len: usize,
+    ) -> Result<MemoryRegion, MemError> {
+        // SAFETY: the caller's promise.
+        Ok(MemoryRegion::of(unsafe { Region::of_dmabuf(fd, offset, len) }?))
     }
 }
 

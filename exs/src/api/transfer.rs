@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::{EventQueue, Socket, Token};
-use crate::mem::Buffer;
+use crate::mem::{Buffer, MemError};
 use crate::progress::{Bufs, Error, FileSend, Part, RecvFlags, Short};
 use crate::sys::cold_path;
 
@@ -122,6 +122,21 @@ impl Socket {
         buffer: Buffer,
         f: impl FnOnce(Buffer) -> Result<(), (Error, Bufs)>,
     ) -> Result<(), Refused> {
+        if !buffer.is_mapped() {
+            cold_path();
+            return Err(Refused { error: MemError::Unmapped.into(), buffer });
+        }
+        self.post_unseen(queue, buffer, f)
+    }
+
+    /// As `post_one`, for an operation in which a device moves the bytes. The processor need not reach
+    /// them.
+    pub(super) fn post_unseen(
+        &self,
+        queue: &EventQueue,
+        buffer: Buffer,
+        f: impl FnOnce(Buffer) -> Result<(), (Error, Bufs)>,
+    ) -> Result<(), Refused> {
         post(queue, buffer, f, one)
     }
 
@@ -131,6 +146,9 @@ impl Socket {
         buffers: Vec<Buffer>,
         f: impl FnOnce(Vec<Buffer>) -> Result<(), (Error, Bufs)>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
+        if !buffers.iter().all(Buffer::is_mapped) {
+            return Err(Refused { error: MemError::Unmapped.into(), buffer: buffers });
+        }
         post(queue, buffers, f, many)
     }
 
@@ -303,6 +321,9 @@ impl Socket {
                 e.post_parts(id, &self.ticket(queue, token), (parts, short), shut, call.now())
             })
         };
+        if !parts.iter().all(Part::is_mapped) {
+            return Err(Refused { error: MemError::Unmapped.into(), buffer: parts });
+        }
         post(queue, parts, post_parts, std::convert::identity)
     }
 }

@@ -71,6 +71,12 @@ impl<L: Link> Driver<L> {
         memory: &Segment,
         access: Access,
     ) -> Result<Mr, RnicError> {
+        if !memory.region().is_mapped() {
+            let (len, errno) = (memory.len() as u64, libc::EOPNOTSUPP);
+            let why = "this transport moves memory by the processor, which cannot reach it, as its \
+                       exporter lets no process map it: use an RDMA device (EXS_TRANSPORT=verbs)";
+            return Err(RnicError::DmaBuf { len, errno, why });
+        }
         self.objects.pds.get_mut(pd.0)?.mrs += 1;
         let scope = Scope::Domain(pd.0);
         let key = self.memory.issue_key(Grant { segment: memory.clone(), access, scope });

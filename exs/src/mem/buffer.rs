@@ -72,26 +72,18 @@ impl MemoryRegion {
         Ok(MemoryRegion { shared: SharedRegion::new(Region::map_shared(len)?, true) })
     }
 
-    /// A region over memory that the caller owns.
-    ///
-    /// # Safety
-    /// As for `raw::region` of the API.
-    pub(crate) unsafe fn external(base: std::ptr::NonNull<u8>, len: usize) -> MemoryRegion {
-        // SAFETY: the caller's promise is the same.
-        MemoryRegion { shared: SharedRegion::new(unsafe { Region::external(base, len) }, true) }
+    pub(crate) fn of(region: Arc<Region>) -> MemoryRegion {
+        MemoryRegion { shared: SharedRegion::new(region, true) }
     }
 
-    /// A region over memory that `owner` keeps.
-    ///
-    /// # Safety
-    /// As for [`Region::owned`].
-    pub(crate) unsafe fn owned(
-        base: std::ptr::NonNull<u8>,
-        len: usize,
-        owner: Box<dyn std::any::Any + Send + Sync>,
-    ) -> MemoryRegion {
-        // SAFETY: the caller's promise is the same.
-        MemoryRegion { shared: SharedRegion::new(unsafe { Region::owned(base, len, owner) }, true) }
+    /// False if processors cannot reach the memory (`from_dmabuf`). Slices of its buffers panic, and
+    /// only one-sided operations over RDMA devices take them.
+    pub fn is_mapped(&self) -> bool {
+        self.shared.region.is_mapped()
+    }
+
+    pub(crate) fn addr(&self) -> usize {
+        self.shared.region.as_ptr().addr()
     }
 
     /// A buffer that takes no lease, so that others may have the same bytes.
@@ -153,9 +145,8 @@ impl MemoryRegion {
             len: 0,
             region: size,
         })?;
-        let oob = MemError::OutOfBounds { offset: start, len: end - start, region: size };
         if end > size {
-            return Err(oob);
+            return Err(MemError::OutOfBounds { offset: start, len: end - start, region: size });
         }
         let mut leases = self.shared.leases.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&(s, e)) = leases.iter().find(|&&(s, e)| start < e && s < end) {
@@ -246,6 +237,22 @@ impl Buffer {
     /// Undoes [`Buffer::narrow`].
     pub fn widen(&mut self) {
         (self.start, self.end) = self.lease;
+    }
+
+    /// Bytes of the window.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// True if the window has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// False if processors cannot reach the memory: see [`MemoryRegion::is_mapped`].
+    #[inline]
+    pub fn is_mapped(&self) -> bool {
+        self.shared.region.is_mapped()
     }
 
     /// Bytes of the whole lease.
@@ -386,6 +393,7 @@ impl Drop for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
+        assert!(self.is_mapped(), "{}", MemError::Unmapped);
         // SAFETY: in bounds and mapped (`start`); initialised (zeroed pages or a
         // vector's bytes); no one writes while the buffer is in the program's hands
         // (module essay), and the borrow of `self` keeps it there.
@@ -395,6 +403,7 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
+        assert!(self.is_mapped(), "{}", MemError::Unmapped);
         // SAFETY: as for `deref`; exclusive because the lease is and `self` is
         // borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.end - self.start) }

@@ -15,6 +15,8 @@
 mod atomic;
 mod buffer;
 mod conversions;
+mod dmabuf;
+mod error;
 mod keys;
 mod raw;
 mod registrations;
@@ -22,8 +24,9 @@ mod sgl;
 
 pub use atomic::{AtomicOp, Atomics, WORD};
 pub use buffer::{Buffer, MemoryRegion};
+pub use error::MemError;
 pub(crate) use keys::KeyHasher;
 pub use keys::{Access, AccessFault, Grant, GrantedPart, Key, KeyTable, Scope};
-pub use raw::{MemError, Region, Segment};
+pub use raw::{Region, Segment};
 pub use registrations::ReleaseRegistration;
 pub use sgl::{MAX_SGE, Sgl};

@@ -5,6 +5,9 @@
 //! [`Segment`] keeps the region alive and was checked to lie inside it. So each pointer made here
 //! is in bounds and mapped.
 //!
+//! An unmapped dma-buf is the exception: its addresses are reserved, and no pointer to them is
+//! dereferenced. `Buffer` and the API refuse that before.
+//!
 //! Races: the bytes of a segment belong to exactly one party at a time. A buffer that a program
 //! lends to an operation moves into the library (`api::Buffer`) and moves back with the
 //! operation's event, so the program has no reference meanwhile. The library touches it under the
@@ -21,53 +24,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::WORD;
+use super::dmabuf::DmaBuf;
+use super::{MemError, WORD};
 use crate::sys::{IoVec, IoVecMut, SharedMap};
-
-/// The reason why memory could not be allocated or addressed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MemError {
-    /// The range is not inside the region.
-    #[error("range of {len} bytes at offset {offset} is outside of a region of {region} bytes")]
-    OutOfBounds {
-        /// First byte of the range.
-        offset: usize,
-        /// Length of the range in bytes.
-        len: usize,
-        /// Size of the region in bytes.
-        region: usize,
-    },
-    /// A live buffer holds some of these bytes.
-    #[error(
-        "bytes {start}..{end} of the region are in use: a buffer has {by_start}..{by_end}; \
-         drop it, or wait for the event that brings it back"
-    )]
-    Leased {
-        /// First byte of the range.
-        start: usize,
-        /// End of the range.
-        end: usize,
-        /// First byte of the buffer in the way.
-        by_start: usize,
-        /// End of the buffer in the way.
-        by_end: usize,
-    },
-    /// The kernel refused to map memory.
-    #[error("cannot map {len} bytes of memory: {}", std::io::Error::from_raw_os_error(*.errno))]
-    Map {
-        /// Number of bytes.
-        len: usize,
-        /// The errno of mmap(2).
-        errno: i32,
-    },
-    /// The length is 0, or more than `isize::MAX`.
-    #[error("a memory region cannot be {len} bytes long")]
-    BadLength {
-        /// Number of bytes.
-        len: usize,
-    },
-}
 
 /// Shortest region that is worth a descriptor for sharing, in bytes.
 #[cfg(not(miri))]
@@ -90,6 +49,8 @@ enum Backing {
     Owned { _owner: Box<dyn Any + Send + Sync> },
     /// A mapping that another process writes to as well; unmapped on drop.
     View(SharedMap),
+    /// Memory of another device, and its addresses; unmapped on drop.
+    DmaBuf(DmaBuf),
 }
 
 /// A stretch of memory that operations can use.
@@ -195,6 +156,31 @@ impl Region {
         Arc::new(Region { base, len, backing: Backing::Owned { _owner: owner } })
     }
 
+    /// Makes a region of `len` bytes of a dma-buf, at `offset`. Processors can reach it if
+    /// [`Region::is_mapped`] says so.
+    ///
+    /// # Safety
+    /// As for [`Region::external`], for as long as the region lives, if it is mapped.
+    pub unsafe fn of_dmabuf(fd: OwnedFd, offset: u64, len: usize) -> Result<Arc<Region>, MemError> {
+        let (base, buf) = DmaBuf::new(fd, offset, len)?;
+        Ok(Arc::new(Region { base, len, backing: Backing::DmaBuf(buf) }))
+    }
+
+    /// Returns the dma-buf of [`Region::of_dmabuf`], and the offset of the region in it. None for
+    /// other regions.
+    pub fn dmabuf(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        match &self.backing {
+            Backing::DmaBuf(buf) => Some(buf.place()),
+            _ => None,
+        }
+    }
+
+    /// Returns false if no processor can reach the memory: its addresses are names only.
+    #[inline]
+    pub fn is_mapped(&self) -> bool {
+        !matches!(&self.backing, Backing::DmaBuf(buf) if !buf.is_mapped())
+    }
+
     /// Returns the vector that the region was made from. Returns the region as the error if it
     /// was not made from one or if another reference exists.
     pub fn into_vec(self: Arc<Region>) -> Result<Vec<u8>, Arc<Region>> {
@@ -268,6 +254,11 @@ impl Drop for Region {
             Backing::Heap { capacity } => {
                 // SAFETY: the parts of a Vec<u8>, given back exactly once.
                 drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });
+            }
+            Backing::DmaBuf(ref buf) => {
+                let (pages, len) = buf.pages();
+                // SAFETY: the mapping that `DmaBuf::new` has made; all segments are gone.
+                unsafe { crate::sys::unmap(pages, len) };
             }
             Backing::External | Backing::Owned { .. } | Backing::View(_) => {}
             #[cfg(feature = "bytes")]
@@ -430,6 +421,7 @@ impl Segment {
 
     fn assert_inside(&self, offset: usize, len: usize) {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        debug_assert!(self.region.is_mapped(), "callers ask first: {self:?}");
         assert!(inside, "{len} bytes at {offset} of a segment of {}", self.len);
     }
 }

@@ -180,6 +180,7 @@ impl Error {
                 MemError::OutOfBounds { .. } | MemError::BadLength { .. } => libc::EINVAL,
                 MemError::Leased { .. } => libc::EBUSY,
                 MemError::Map { .. } => libc::ENOMEM,
+                MemError::Unmapped => libc::EOPNOTSUPP,
             },
             Error::Op(e) => e.errno(),
             Error::Rnic(e) => rnic_errno(e),
@@ -256,6 +257,7 @@ fn rnic_errno(e: &RnicError) -> i32 {
         RnicError::Unpinnable { errno, .. } => *errno,
         RnicError::NoLibrary { .. } => libc::ENODEV,
         RnicError::Path { .. } => libc::EINVAL,
+        RnicError::DmaBuf { errno, .. } => *errno,
     }
 }
 

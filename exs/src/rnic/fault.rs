@@ -233,6 +233,16 @@ pub enum RnicError {
         /// The reason, and what can be done.
         why: String,
     },
+    /// The memory is a dma-buf, which this RNIC cannot use.
+    #[error("cannot register {len} bytes of a dma-buf: {}: {why}", kernel_text(*.errno))]
+    DmaBuf {
+        /// Number of bytes to register.
+        len: u64,
+        /// The errno of ibv_reg_dmabuf_mr(3), or EOPNOTSUPP.
+        errno: i32,
+        /// The reason, and what can be done.
+        why: &'static str,
+    },
     /// This host lacks a library of rdma-core, or has one that is too old.
     #[error("{name} cannot be used: {why}")]
     NoLibrary {

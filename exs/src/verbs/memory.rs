@@ -31,6 +31,8 @@ const REMOTE_READ: u32 = 4;
 const REMOTE_ATOMIC: u32 = 8;
 const MW_BIND: u32 = 16;
 pub(super) const ON_DEMAND: u32 = 64;
+/// The bits that the kernel knows of registrations of dma-bufs.
+pub(super) const KNOWN_TO_DMABUFS: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 
 /// Bytes of the longest window: mlx5 binds no longer ones. Longer ranges get a registration.
 const MAX_WINDOW: u64 = 1 << 30;
@@ -53,7 +55,7 @@ pub(super) struct VerbsMr {
     reg: Option<Arc<Registration>>,
     segment: Segment,
     access: Access,
-    /// Paged in on demand, or read-only for the program: no window can be bound to it.
+    /// Paged in on demand, or read-only for the program, or a dma-buf: no window can be bound to it.
     odp: bool,
     /// The registration that is lent on devices without windows, and its key.
     shadow: Option<(Key, Registration)>,
@@ -96,6 +98,9 @@ pub(super) fn register(
     segment: &Segment,
     access: u32,
 ) -> Result<Registration, RnicError> {
+    if let Some(place) = segment.region().dmabuf() {
+        return super::dmabuf::register(pd, segment, place, access);
+    }
     Registration::new(pd, segment.addr(), segment.len(), access).map_err(|e| {
         match (e.raw_os_error(), crate::sys::memlock_limit()) {
             (Some(libc::ENOMEM | libc::EAGAIN), Some(limit)) => {
@@ -136,6 +141,9 @@ impl VerbsRnic {
         segment: &Segment,
         access: u32,
     ) -> Result<(Registration, bool), RnicError> {
+        if segment.region().dmabuf().is_some() {
+            return register(pd, segment, access).map(|reg| (reg, true));
+        }
         let window = if self.caps.windows { MW_BIND } else { 0 };
         match register(pd, segment, access | window) {
             // To the kernel, the right to bind windows is a right to write. Memory that the program

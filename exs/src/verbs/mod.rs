@@ -29,6 +29,7 @@ mod cm;
 mod device;
 mod dialer;
 mod dialing;
+mod dmabuf;
 mod eager;
 mod ends;
 mod events;

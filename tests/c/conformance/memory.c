@@ -1,7 +1,9 @@
 /* exs_mregister, exs_mderegister. */
 #include "net.h"
 
+#include <fcntl.h>
 #include <limits.h>
+#include <sys/mman.h>
 
 CASE("mregister-1", handles_are_distinct_and_print_as_ints, NOWHERE)
 {
@@ -157,6 +159,54 @@ CASE("mderegister-1", operations_in_flight_go_on, SOCKETS)
     send_all(p.a, out, sizeof out);
     GIVES(sizeof out, LENGTH(next(q, EXS_EVT_RECV)));
     VERIFY(memory, sizeof out, 0);
+    end(p);
+    end_queue(q);
+}
+
+/* A memfd stands for a dma-buf. Of one that is open for reading only, no writable mapping exists. */
+CASE("dma-1", memory_of_a_descriptor_is_registered, EXS | EXSMSG)
+{
+    struct pair p = connection();
+    exs_qhandle_t q = new_queue(4);
+    int fd = memfd_create("dma", MFD_CLOEXEC), locked;
+    exs_mhandle_t m, u;
+    exs_remote_t remote;
+    void *addr = NULL, *name = NULL;
+    char path[64], in[5];
+
+    GIVES(0, ftruncate(fd, 8192));
+    m = exs_mregister_dmabuf(fd, 100, 8092, 0, &addr);
+    CHECK(m != EXS_MHANDLE_INVALID && addr != NULL);
+    memcpy(addr, "hello", 5);
+    GIVES(0, exs_send(p.a, addr, 5, 0, q, 1, m));
+    GIVES(5, exs_recv(p.b, in, 5, MSG_WAITALL, BLOCK, UNREG));
+    CHECK(memcmp(in, "hello", 5) == 0);
+    next(q, EXS_EVT_SEND);
+    GIVES(5, pread(fd, in, 5, 100));
+    CHECK(memcmp(in, "hello", 5) == 0);
+    FAILS(EFAULT, exs_send(p.a, (char *)addr + 8091, 2, 0, q, 1, m));
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    locked = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(locked >= 0);
+    FAILS(EOPNOTSUPP, exs_mregister_dmabuf(locked, 0, 4096, 0, &name));
+    u = exs_mregister_dmabuf(locked, 0, 4096, EXS_MRF_UNMAPPED, &name);
+    CHECK(u != EXS_MHANDLE_INVALID && name != NULL);
+    FAILS(EOPNOTSUPP, exs_send(p.a, name, 5, 0, q, 1, u));
+    FAILS(EOPNOTSUPP, exs_recv(p.a, name, 5, 0, BLOCK, u));
+    FAILS(EOPNOTSUPP, exs_export(p.b, name, 4096, EXS_RIGHT_READ, 0, u, &remote));
+    CHECK(strstr(exs_strerror(), "processor") != NULL || strstr(exs_strerror(), "dma-buf") != NULL);
+
+    FAILS(EBADF, exs_mregister_dmabuf(-1, 0, 4096, 0, &name));
+    FAILS(EFAULT, exs_mregister_dmabuf(fd, 0, 4096, 0, NULL));
+    FAILS(EINVAL, exs_mregister_dmabuf(fd, 0, 0, 0, &name));
+    FAILS(EINVAL, exs_mregister_dmabuf(fd, 0, 8193, 0, &name));
+    FAILS(EINVAL, exs_mregister_dmabuf(fd, 0, 4096, EXS_MRF_SHARED, &name));
+    GIVES(0, exs_mderegister(m));
+    GIVES(0, exs_mderegister(u));
+    close(locked);
+    close(fd);
+    nothing(q);
     end(p);
     end_queue(q);
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::{EventQueue, Refused, Token};
-use crate::mem::Buffer;
+use crate::mem::{Buffer, MemError};
 use crate::plain::{Kind, Pieces, Request, Target};
 use crate::progress::{
     Bufs, Context, Error, EventKind, Interest, OwnTicket, Part, Short, first_shard,
@@ -48,6 +48,17 @@ pub fn send_file_now(
     len: usize,
 ) -> io::Result<usize> {
     sys::send_file(&to, file, offset, len)
+}
+
+/// The number of buffers.
+///
+/// # Errors
+/// [`MemError::Unmapped`]: the kernel could not reach some of them.
+fn count_of(buffers: &[Buffer]) -> Result<usize, Error> {
+    match buffers.iter().all(Buffer::is_mapped) {
+        true => Ok(buffers.len()),
+        false => Err(MemError::Unmapped.into()),
+    }
 }
 
 /// A descriptor of the program's.
@@ -125,7 +136,8 @@ impl<'a> Descriptor<'a> {
         let on = (queue, token, limit);
         let how = (EventKind::Send, flags, SEND);
         let request = |pieces, flags| Request::Send { pieces, to: None, flags };
-        self.post_memory(on, (buffer, 1, Bufs::One), how, request)
+        let count = count_of(std::slice::from_ref(&buffer));
+        self.post_memory(on, (buffer, count, Bufs::One), how, request)
     }
 
     /// sendmsg(2): several buffers as one stretch, or one message, to an address or to the
@@ -143,7 +155,7 @@ impl<'a> Descriptor<'a> {
         limit: Option<Duration>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         let on = (queue, token, limit);
-        let (count, how) = (buffers.len(), (EventKind::Send, flags, SEND));
+        let (count, how) = (count_of(&buffers), (EventKind::Send, flags, SEND));
         let request = |pieces, flags| Request::Send { pieces, to, flags };
         self.post_memory(on, (buffers, count, Bufs::Many), how, request)
     }
@@ -164,7 +176,8 @@ impl<'a> Descriptor<'a> {
         let on = (queue, token, limit);
         let how = (EventKind::Recv, flags, RECV);
         let request = |pieces, flags| Request::Recv { pieces, flags, from: false };
-        self.post_memory(on, (buffer, 1, Bufs::One), how, request)
+        let count = count_of(std::slice::from_ref(&buffer));
+        self.post_memory(on, (buffer, count, Bufs::One), how, request)
     }
 
     /// recvmsg(2) into several buffers; with `from`, the event has the sender's address
@@ -182,7 +195,7 @@ impl<'a> Descriptor<'a> {
         limit: Option<Duration>,
     ) -> Result<(), Refused<Vec<Buffer>>> {
         let on = (queue, token, limit);
-        let (count, how) = (buffers.len(), (EventKind::Recv, flags, RECV));
+        let (count, how) = (count_of(&buffers), (EventKind::Recv, flags, RECV));
         let request = |pieces, flags| Request::Recv { pieces, flags, from };
         self.post_memory(on, (buffers, count, Bufs::Many), how, request)
     }
@@ -217,6 +230,8 @@ impl<'a> Descriptor<'a> {
     ) -> Result<(), Refused<Vec<Part>>> {
         let error = if parts.is_empty() {
             Some(Error::invalid("there is nothing to send: give at least one part"))
+        } else if !parts.iter().all(Part::is_mapped) {
+            Some(MemError::Unmapped.into())
         } else if parts.len() > 1 && self.kind() != Kind::Stream {
             let errno = libc::EOPNOTSUPP;
             Some(Error::Os { call: "a message of memory and files together", errno })
@@ -348,11 +363,11 @@ impl<'a> Descriptor<'a> {
     fn post_memory<T>(
         &self,
         on: (&EventQueue, Token, Option<Duration>),
-        (buffer, count, wrap): (T, usize, impl FnOnce(T) -> Bufs),
+        (buffer, count, wrap): (T, Result<usize, Error>, impl FnOnce(T) -> Bufs),
         (kind, flags, allowed): (EventKind, i32, i32),
         request: impl FnOnce(Pieces, i32) -> Request,
     ) -> Result<(), Refused<T>> {
-        match self.ready(on.0, flags, allowed, count) {
+        match count.and_then(|count| self.ready(on.0, flags, allowed, count)) {
             Err(error) => Err(Refused { error, buffer }),
             Ok((context, flags)) => {
                 self.post(context, on, kind, wrap(buffer), |pieces| request(pieces, flags));

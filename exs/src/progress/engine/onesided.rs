@@ -9,7 +9,7 @@ use super::post::Ticket;
 use super::sock::{ExportEntry, Sock};
 use super::sockets::SocketTable;
 use super::{Engine, Error, SockId};
-use crate::mem::{Access, Buffer, Key};
+use crate::mem::{Access, Buffer, Key, MemError};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::session::{Buf, IoVec, OpError};
 use crate::time::Time;
@@ -37,6 +37,9 @@ impl SocketTable {
     ) -> Result<(), Error> {
         let s = self.find(id)?;
         let e = s.exports.get(&export).ok_or_else(|| Error::invalid("the export was revoked"))?;
+        if !e.buf.seg.region().is_mapped() {
+            return Err(MemError::Unmapped.into());
+        }
         copy(&e.buf.seg)
     }
 }

@@ -42,6 +42,14 @@ pub enum Part {
 }
 
 impl Part {
+    /// False if processors cannot reach some of its memory.
+    pub(crate) fn is_mapped(&self) -> bool {
+        match self {
+            Part::Memory(list) => list.iter().all(Buffer::is_mapped),
+            Part::File { .. } => true,
+        }
+    }
+
     fn into_buffers(self) -> Vec<Buffer> {
         match self {
             Part::Memory(list) => list,

@@ -1,6 +1,7 @@
 //! Protection domains, registrations, windows, shared receive queues.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -64,6 +65,41 @@ impl Registration {
             Some(mr) => Ok(Registration { mr, _pd: Arc::clone(pd) }),
             None => Err(super::last()),
         }
+    }
+
+    /// Registers `len` bytes of a dma-buf, at `offset` in it, under the addresses from `addr` on. The
+    /// kernel keeps the dma-buf as long as this lives.
+    ///
+    /// # Errors
+    /// ENOSYS: the library is older than dma-bufs. The errors of `ibv_reg_dmabuf_mr(3)`.
+    pub(in super::super) fn of_dmabuf(
+        pd: &Arc<Domain>,
+        (fd, offset): (BorrowedFd<'_>, u64),
+        (addr, len): (u64, usize),
+        access: u32,
+    ) -> io::Result<Registration> {
+        if let Some(made) = Profile::current().reg_dmabuf(pd, (fd, offset), (addr, len), access) {
+            return made;
+        }
+        let Some(register) = sys::reg_dmabuf_mr() else {
+            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        };
+        let access = std::os::raw::c_int::try_from(access).unwrap_or_default();
+        super::forget_last();
+        // SAFETY: a live domain and an open descriptor. The kernel checks the range; this process
+        // accesses no memory by it.
+        let mr = unsafe { register(pd.ptr(), offset, len, addr, fd.as_raw_fd(), access) };
+        match NonNull::new(mr) {
+            Some(mr) => Ok(Registration { mr, _pd: Arc::clone(pd) }),
+            None => Err(super::last()),
+        }
+    }
+
+    /// Takes over what a pretended adapter has registered.
+    #[cfg(any(test, feature = "internals"))]
+    pub(super) fn adopt(pd: &Arc<Domain>, mr: *mut sys::ibv_mr) -> io::Result<Registration> {
+        let mr = NonNull::new(mr).ok_or_else(super::last)?;
+        Ok(Registration { mr, _pd: Arc::clone(pd) })
     }
 
     /// (lkey, rkey).

@@ -7,8 +7,15 @@
 //! the limits.
 
 use std::io;
+use std::os::fd::BorrowedFd;
+#[cfg(any(test, feature = "internals"))]
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
+#[cfg(any(test, feature = "internals"))]
+use super::abi as sys;
 use super::device::Attr;
+use super::{Domain, Registration};
 use crate::mem::Atomics;
 
 /// The limits of an adapter, and the functions that it has.
@@ -28,6 +35,8 @@ pub(super) struct Profile {
     atomics: bool,
     /// It reports `IBV_EVENT_QP_LAST_WQE_REACHED`.
     last_wqe: bool,
+    /// It takes dma-bufs: pretended with memfds, which no driver of the test bed would take.
+    dmabufs: bool,
 }
 
 /// An adapter without limits that rxe and siw do not have.
@@ -43,10 +52,11 @@ const PLAIN: Profile = Profile {
     windows: true,
     atomics: true,
     last_wqe: true,
+    dmabufs: false,
 };
 
 #[cfg(any(test, feature = "internals"))]
-const PROFILES: [Profile; 6] = [
+const PROFILES: [Profile; 7] = [
     // Intel E810 (irdma).
     Profile {
         name: "irdma",
@@ -94,6 +104,8 @@ const PROFILES: [Profile; 6] = [
     },
     // NVIDIA.
     Profile { name: "mlx5", max_sge: 30, max_rd_atomic: 16, ..PLAIN },
+    // An adapter beside a GPU, which peers reach by dma-bufs.
+    Profile { name: "gpu", dmabufs: true, ..PLAIN },
     // The least that EXS can do with.
     Profile {
         name: "smallest",
@@ -106,6 +118,7 @@ const PROFILES: [Profile; 6] = [
         windows: false,
         atomics: false,
         last_wqe: false,
+        dmabufs: false,
     },
 ];
 
@@ -194,6 +207,54 @@ impl Profile {
     /// EINVAL: a work request has too many segments.
     pub(super) fn post(&self, sges: usize) -> io::Result<()> {
         refuse_unless(u32::try_from(sges).is_ok_and(|n| n <= self.max_sge), libc::EINVAL)
+    }
+
+    /// Registers a dma-buf. None: the device itself does.
+    #[cfg(any(test, feature = "internals"))]
+    pub(super) fn reg_dmabuf(
+        &self,
+        pd: &Arc<Domain>,
+        (fd, offset): (BorrowedFd<'_>, u64),
+        (addr, len): (u64, usize),
+        access: u32,
+    ) -> Option<io::Result<Registration>> {
+        // As the kernel does.
+        const KNOWN: u32 = 1 | 2 | 4 | 8;
+        if !self.dmabufs {
+            return None;
+        }
+        if access & !KNOWN != 0 || addr % 4096 != offset % 4096 {
+            return Some(Err(io::Error::from_raw_os_error(libc::EINVAL)));
+        }
+        // The program may not map it, but its device may.
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let file = std::fs::File::options().read(true).write(true).open(path);
+        let in_page = offset % 4096;
+        Some(file.and_then(|file| {
+            let whole = len + usize::try_from(in_page).unwrap_or_default();
+            let pages = crate::sys::map_shared(file.as_fd(), offset - in_page, whole)?;
+            let at = pages.map_addr(|a| a.saturating_add(whole - len));
+            // SAFETY: mapped memory, which is registered under other addresses.
+            let mr =
+                unsafe { sys::ibv_reg_mr_iova2(pd.ptr(), at.as_ptr().cast(), len, addr, access) };
+            let made = Registration::adopt(pd, mr);
+            // SAFETY: the mapping from above, to which nothing refers: the kernel has the pages.
+            unsafe { crate::sys::unmap(pages, whole) };
+            made
+        }))
+    }
+
+    /// The device itself registers a dma-buf.
+    #[cfg(not(any(test, feature = "internals")))]
+    #[inline]
+    pub(super) fn reg_dmabuf(
+        &self,
+        _: &Arc<Domain>,
+        _: (BorrowedFd<'_>, u64),
+        _: (u64, usize),
+        _: u32,
+    ) -> Option<io::Result<Registration>> {
+        None
     }
 
     /// True if it reports the last receive of a queue pair.

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
+use super::RegDmabufMr;
 use super::bindings::Functions;
 use crate::rnic::RnicError;
 
@@ -25,6 +26,18 @@ pub(super) fn open() -> Result<&'static Functions, RnicError> {
 #[inline]
 pub(super) fn loaded() -> &'static Functions {
     open().expect("an object of the library comes from a process that has opened it")
+}
+
+/// `ibv_reg_dmabuf_mr`, if this host's library has it. All else works without.
+pub(super) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
+    static FOUND: OnceLock<Option<RegDmabufMr>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let library = OpenLibrary::open("libibverbs.so.1").ok()?;
+        let at = library.find("ibv_reg_dmabuf_mr\0", "IBVERBS_1.12\0").ok()?;
+        // SAFETY: the function of this name and version has this type. A build with `verbs-link`
+        // compares the type with that of the headers.
+        Some(unsafe { std::mem::transmute::<*mut c_void, RegDmabufMr>(at) })
+    })
 }
 
 /// A library that stays open.

@@ -38,7 +38,27 @@ pub(super) use inline::*;
 #[cfg(feature = "verbs-link")]
 pub(super) use rdma_sys::*;
 
+use std::os::raw::c_int;
+
 use crate::rnic::RnicError;
+
+/// `ibv_reg_dmabuf_mr(3)`: protection domain, offset, length, address for the device, descriptor,
+/// `IBV_ACCESS_` bits.
+pub(super) type RegDmabufMr =
+    unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+
+/// The function, which libibverbs has since rdma-core 34. None: this host has an older one.
+#[cfg(not(feature = "verbs-link"))]
+pub(super) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
+    load::reg_dmabuf_mr()
+}
+
+/// The linker has found it.
+#[cfg(feature = "verbs-link")]
+#[expect(clippy::unnecessary_wraps, reason = "it may be missing in builds that open the library")]
+pub(super) fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
+    Some(ibv_reg_dmabuf_mr)
+}
 
 /// Opens the libraries, unless the process has done so before. No function of them may be called
 /// without.
