@@ -19,7 +19,7 @@ const AHEAD: usize = 16;
 /// The connections that wait in the library until the program accepts them.
 const BACKLOG: u32 = 1024;
 
-/// AcceptQueue [`AsyncStream`]s, as tokio's `TcpListener` does.
+/// Accepts [`AsyncStream`]s, as tokio's `TcpListener` does.
 ///
 /// Some accepts are posted ahead, and the connections that they take wait here. So a task that stops
 /// waiting loses none. Connections belong to the runtime of the listener. When the listener is
@@ -81,7 +81,7 @@ impl Sink for AcceptState {
 }
 
 impl AsyncListener {
-    /// Listens at the address, with default options. SendPort 0 stands for any free port.
+    /// Listens at the address, with default options. Port 0 stands for any free port.
     ///
     /// # Errors
     /// As [`exs::Socket::bind`](crate::Socket::bind) and
@@ -135,7 +135,7 @@ impl AsyncListener {
         self.socket.local_addr()
     }
 
-    /// AcceptQueue a connection.
+    /// Accepts a connection.
     ///
     /// # Errors
     /// As [`exs::Socket::accept`](crate::Socket::accept).

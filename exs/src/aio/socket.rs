@@ -12,7 +12,7 @@ use super::{IoBuf, IoBufMut, Operation, OperationKind};
 use crate::api::raw::send_at_once;
 use crate::api::{
     self, Buffer, Error, EventQueue, Export, Interest, Options, RecvFlags, Refused, RemoteBuffer,
-    SocketType, Token,
+    SocketType, ToHost, Token,
 };
 
 /// Messages up to this many bytes may be sent without an event.
@@ -154,19 +154,20 @@ impl AsyncSocket {
 
 /// Connections.
 impl AsyncSocket {
-    /// Connects, within [`Options::connect_timeout`].
+    /// Connects, within [`Options::connect_timeout`]: to an address, to a name and a port, or to text
+    /// such as `"server.example:7471"`. A thread of the library resolves a name.
     ///
     /// # Errors
-    /// As [`exs::Socket::connect`](crate::Socket::connect).
+    /// As [`exs::Socket::connect_host`](crate::Socket::connect_host).
     ///
     /// # Cancel safety
     /// A connect whose future is dropped leaves the socket as it was, in a moment: it may be used
     /// for another attempt.
-    pub fn connect(&self, addr: SocketAddr) -> Operation<Done> {
-        self.bare(Done, |queue, token| self.socket.connect(queue, token, addr))
+    pub fn connect(&self, host: impl ToHost) -> Operation<Done> {
+        self.bare(Done, |queue, token| self.socket.connect_host(queue, token, host))
     }
 
-    /// AcceptQueue a connection, which belongs to the same runtime.
+    /// Accepts a connection, which belongs to the same runtime.
     ///
     /// # Errors
     /// As [`exs::Socket::accept`](crate::Socket::accept).

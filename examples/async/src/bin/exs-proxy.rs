@@ -18,7 +18,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut client: S, target: String)
     let copied = async {
         match target.strip_prefix("exs:") {
             Some(addr) => {
-                let mut server = AsyncStream::connect(addr.parse()?).await?;
+                let mut server = AsyncStream::connect(addr).await?;
                 copy_bidirectional(&mut client, &mut server).await?;
             }
             None => {

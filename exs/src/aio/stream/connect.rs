@@ -1,27 +1,27 @@
 //! How a stream comes to be.
 
-use std::net::SocketAddr;
-
 use super::AsyncStream;
 use crate::aio;
-use crate::api::{Error, Options, SocketType};
+use crate::api::{Error, Options, SocketType, ToHost};
 
 impl AsyncStream {
-    /// Connects to the address, with default options.
+    /// Connects to a host, with default options: to an address, to a name and a port, or to text such
+    /// as `"server.example:7471"`. A thread of the library resolves a name, and the addresses of a
+    /// name race.
     ///
     /// # Errors
-    /// As [`exs::Socket::connect`](crate::Socket::connect).
+    /// As [`exs::Socket::connect_host`](crate::Socket::connect_host).
     ///
     /// # Cancel safety
     /// If the future is dropped, the connection is not made, or is closed.
     ///
     /// # Panics
     /// In a tokio runtime whose I/O driver is not enabled.
-    pub async fn connect(addr: SocketAddr) -> Result<AsyncStream, Error> {
-        AsyncStream::connect_with(addr, Options::default()).await
+    pub async fn connect(host: impl ToHost) -> Result<AsyncStream, Error> {
+        AsyncStream::connect_with(host, Options::default()).await
     }
 
-    /// Connects to the address, with these options.
+    /// Connects to a host, with these options.
     ///
     /// # Errors
     /// As [`AsyncStream::connect`].
@@ -31,9 +31,9 @@ impl AsyncStream {
     ///
     /// # Panics
     /// As [`AsyncStream::connect`].
-    pub async fn connect_with(addr: SocketAddr, options: Options) -> Result<AsyncStream, Error> {
+    pub async fn connect_with(host: impl ToHost, options: Options) -> Result<AsyncStream, Error> {
         let socket = aio::AsyncSocket::with_options(SocketType::Stream, options)?;
-        socket.connect(addr).await?;
+        socket.connect(host).await?;
         Ok(AsyncStream::from(socket))
     }
 }
