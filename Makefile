@@ -82,7 +82,7 @@ check-fmt: ## Only the formatting
 check-clippy: ## Only the lints
 	$(BUILD) clippy $(LOCKED) --workspace --all-targets --features "$(ALL_FEATURES)" -- -D warnings
 	$(CARGO) clippy $(LOCKED) -p exs -p exs-ffi -p exs-tools --all-targets --no-default-features -- -D warnings
-	$(CARGO) clippy $(LOCKED) -p exs --features tracing -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p exs --features tracing,metrics -- -D warnings
 
 .PHONY: check-doc
 check-doc: ## Only the documentation

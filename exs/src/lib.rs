@@ -152,6 +152,9 @@ pub use api::{
     parse_size, parse_time, stats, transports,
 };
 
+#[cfg(feature = "metrics")]
+pub use api::metrics;
+
 #[cfg(feature = "futures")]
 pub mod aio;
 

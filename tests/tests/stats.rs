@@ -1,4 +1,4 @@
-//! The figures that a process offers: what they say, who may read them, and what becomes of the
+//! The figures that a process offers: what they say, which users may read them, and what becomes of the
 //! socket.
 //!
 //! [`child`] is the process that is watched: the test program runs itself.

@@ -18,6 +18,8 @@ mod event;
 mod export;
 mod host;
 mod kernel;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod onesided;
 mod place;
 mod queue;

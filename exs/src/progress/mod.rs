@@ -91,6 +91,8 @@ pub(crate) use shards::{
 #[cfg(any(test, feature = "internals"))]
 pub use shards::{attending_threads, leading_threads, limit_shards};
 pub use stats::directories as stats_directories;
+#[cfg(feature = "metrics")]
+pub(crate) use stats::{Totals, totals as stats_totals};
 pub(crate) use stats::{offer as offer_stats, snapshot as stats_snapshot};
 pub use values::{parse_size, parse_time};
 pub(crate) use wait::Waited;
