@@ -1,4 +1,9 @@
 //! F0: logging, if the feature `tracing` is on; else nothing at all.
+//!
+//! Each connection has a *span* from its connect or its request to its close, with the events about it
+//! inside. Work on data enters no span: it logs nothing, and costs nothing for it.
+
+use std::fmt::Display;
 
 #[cfg(feature = "tracing")]
 pub(crate) use tracing::{debug, info, warn};
@@ -18,3 +23,98 @@ pub(crate) use silent as debug;
 pub(crate) use silent as info;
 #[cfg(not(feature = "tracing"))]
 pub(crate) use silent as warn;
+
+/// The span of a connection. Without the feature it takes no memory.
+#[derive(Debug)]
+pub(crate) struct ConnectionSpan {
+    #[cfg(feature = "tracing")]
+    span: tracing::Span,
+}
+
+impl Default for ConnectionSpan {
+    fn default() -> ConnectionSpan {
+        ConnectionSpan::NONE
+    }
+}
+
+#[cfg(feature = "tracing")]
+impl ConnectionSpan {
+    /// No span: the socket has no connection.
+    pub(crate) const NONE: ConnectionSpan = ConnectionSpan { span: tracing::Span::none() };
+
+    /// A program connects. The span of the thread's call is its parent.
+    pub(crate) fn of_connect(socket: impl Display, peer: impl Display) -> ConnectionSpan {
+        use tracing::field::Empty;
+        let span = tracing::info_span!(
+            target: "exs",
+            "connection",
+            role = "connect",
+            socket = display(socket),
+            peer = display(peer),
+            local = Empty,
+            transport = Empty,
+            device = Empty,
+        );
+        ConnectionSpan { span }
+    }
+
+    /// A peer connects. The span has no parent: any thread may run the engine when the request comes.
+    pub(crate) fn of_request(socket: impl Display, peer: impl Display) -> ConnectionSpan {
+        use tracing::field::Empty;
+        let span = tracing::info_span!(
+            target: "exs",
+            parent: None,
+            "connection",
+            role = "accept",
+            socket = display(socket),
+            peer = display(peer),
+            local = Empty,
+            transport = Empty,
+            device = Empty,
+        );
+        ConnectionSpan { span }
+    }
+
+    /// The connection has this local address.
+    pub(crate) fn note_local(&self, local: impl Display) {
+        self.span.record("local", tracing::field::display(local));
+    }
+
+    /// The connection, or the attempt, goes by this device.
+    pub(crate) fn note_route(&self, transport: impl Display, device: &str) {
+        self.span.record("transport", tracing::field::display(transport));
+        self.span.record("device", device);
+    }
+
+    /// Logs inside of the span.
+    pub(crate) fn log<T>(&self, log: impl FnOnce() -> T) -> T {
+        self.span.in_scope(log)
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+impl ConnectionSpan {
+    /// No span: the socket has no connection.
+    pub(crate) const NONE: ConnectionSpan = ConnectionSpan {};
+
+    #[inline]
+    pub(crate) fn of_connect(_socket: impl Display, _peer: impl Display) -> ConnectionSpan {
+        ConnectionSpan {}
+    }
+
+    #[inline]
+    pub(crate) fn of_request(_socket: impl Display, _peer: impl Display) -> ConnectionSpan {
+        ConnectionSpan {}
+    }
+
+    #[inline]
+    pub(crate) fn note_local(&self, _local: impl Display) {}
+
+    #[inline]
+    pub(crate) fn note_route(&self, _transport: impl Display, _device: &str) {}
+
+    #[inline]
+    pub(crate) fn log<T>(&self, log: impl FnOnce() -> T) -> T {
+        log()
+    }
+}

@@ -19,6 +19,7 @@ use crate::progress::shards::Shard;
 use crate::rnic::{CmEvent, ConnParam, DisconnectCause, Listener, Qp, RnicError, RnicEvent};
 use crate::session::Session;
 use crate::time::Time;
+use crate::trace::{ConnectionSpan, debug, info};
 use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
 
 /// When the backlog is full, as many requests may wait as it is long, and this many more. They
@@ -221,8 +222,11 @@ impl Engine {
                 let (transport, name) = (d.transport, d.name().to_owned());
                 let reason = "the peer came by it".to_owned();
                 let route = Route { transport, device: name, reason };
-                crate::trace::info!("{} connects by {route}", r.peer);
+                let here = self.neighbours.here().index();
                 let s = &mut self.sockets[child.index];
+                s.span = ConnectionSpan::of_request(format_args!("{here}.{child}"), r.peer);
+                s.span.note_route(route.transport, &route.device);
+                s.span.log(|| info!("{} connects by {route}", r.peer));
                 s.state = State::Accepting { parent };
                 s.addrs = Some((r.local, r.peer));
                 s.route = Some(Box::new(route));
@@ -267,6 +271,7 @@ impl Engine {
             }
             (State::Accepting { parent, .. }, Ok(())) => {
                 s.state = State::Open;
+                s.log_established();
                 self.child_ready(parent, id, now);
             }
             (State::Accepting { .. }, Err(_)) => {
@@ -327,6 +332,7 @@ impl Engine {
     fn handle_disconnected(&mut self, device: usize, qp: Qp, cause: DisconnectCause, now: Time) {
         let Some(index) = self.sockets.of_qp(device, qp) else { return };
         let s = &mut self.sockets[index];
+        s.span.log(|| debug!("the link has ended: {cause:?}"));
         match s.state.clone() {
             State::Accepting { parent, .. } => {
                 let child = self.sockets.id(index);

@@ -21,6 +21,7 @@ use crate::progress::route::{Route, Verdict};
 use crate::rnic::{ConnParam, Qp, RnicError};
 use crate::session::{Session, SessionError};
 use crate::time::Time;
+use crate::trace::{ConnectionSpan, info};
 
 /// The most time for an attempt that others can follow. Such an attempt also has at most a third of
 /// the time for connecting. So a device whose network swallows what is sent cannot use that time
@@ -255,13 +256,18 @@ impl Engine {
         dial: Dial,
         now: Time,
     ) -> Result<(), Error> {
+        let here = self.neighbours.here().index();
         let s = self.sockets.find(id)?;
         s.port = None;
+        // Attempts at several addresses of a host have a span each, with the name of one socket.
+        let socket = s.racing.parent().unwrap_or(id);
+        s.span = ConnectionSpan::of_connect(format_args!("{here}.{socket}"), dial.addr);
         (s.state, s.refused) = (State::Connecting { op, addr: dial.addr }, false);
         s.dial = Some(Box::new(dial));
         if let Err(e) = self.next_attempt(id, now) {
             if let Ok(s) = self.sockets.find(id) {
-                (s.state, s.dial) = (State::Fresh, None);
+                s.span.log(|| info!("the connect fails at once: {e}"));
+                (s.state, s.dial, s.span) = (State::Fresh, None, ConnectionSpan::NONE);
             }
             return Err(e);
         }
@@ -296,9 +302,10 @@ impl Engine {
                     let d = &self.devices[device];
                     let (transport, name) = (d.transport, d.name().to_owned());
                     let route = Route { transport, device: name, reason };
-                    crate::trace::info!("connecting to {addr} by {route}: {}", route.reason);
                     self.sockets.add_qp(device, qp, id.index);
                     let s = self.sockets.find(id)?;
+                    s.span.note_route(route.transport, &route.device);
+                    s.span.log(|| info!("connecting to {addr} by {route}: {}", route.reason));
                     (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
                     s.route = Some(Box::new(route));
                     return Ok(());
@@ -310,8 +317,9 @@ impl Engine {
 
     fn note_failure(&mut self, id: SockId, device: usize, cause: RnicError) {
         let name = self.devices[device].name().to_owned();
-        crate::trace::info!("not connected by {name}: {cause}");
-        if let Some(dial) = self.sockets.find(id).ok().and_then(|s| s.dial.as_mut()) {
+        let Ok(s) = self.sockets.find(id) else { return };
+        s.span.log(|| info!("not connected by {name}: {cause}"));
+        if let Some(dial) = s.dial.as_mut() {
             let (addr, before) = (dial.addr, String::new());
             dial.note(name, Error::Connect { addr, cause, before });
         }
@@ -382,6 +390,8 @@ impl Engine {
         if s.racing.parent().is_some() {
             return self.attempt_lost(id, error, now);
         }
+        s.span.log(|| info!("the connect has failed: {error}"));
+        s.span = ConnectionSpan::NONE;
         (s.state, s.refused) = (State::Fresh, true);
         (s.dial, s.route) = (None, None);
         let (polls, racing) = (std::mem::take(&mut s.polls), std::mem::take(&mut s.racing));
@@ -403,6 +413,7 @@ impl Engine {
             return self.attempt_won(self.sockets.id(index), now);
         }
         s.state = State::Open;
+        s.log_established();
         if let Some(dial) = s.dial.take() {
             self.devices.note_answer(s.place.device, dial.addr);
         }

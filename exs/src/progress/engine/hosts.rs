@@ -232,12 +232,15 @@ impl Engine {
         let (session, qp, place) = (c.session.take(), c.qp.take(), c.place);
         let (addrs, route, bound) = (c.addrs, c.route.take(), c.bound);
         let (dial, lazy) = (c.dial.take(), c.lazy);
+        let span = std::mem::take(&mut c.span);
         self.drop_attempt(child);
         let Ok(s) = self.sockets.find(id) else { return };
         let State::Connecting { op, .. } = s.state else { return };
         (s.session, s.qp, s.place) = (session, qp, place);
         (s.addrs, s.route, s.bound, s.port) = (addrs, route, bound, None);
         (s.state, s.racing) = (State::Open, Racing::No);
+        s.span = span;
+        s.log_established();
         let (opts, session) = (&s.opts, s.session.as_mut());
         if let Some(session) = session {
             // The program may have changed them since the attempt began.

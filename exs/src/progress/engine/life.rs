@@ -11,6 +11,7 @@ use super::{Engine, SockId};
 use crate::progress::call::Ringing;
 use crate::rnic::Mr;
 use crate::time::Time;
+use crate::trace::ConnectionSpan;
 
 fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
     std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
@@ -96,7 +97,9 @@ impl Engine {
             return;
         }
         if s.session.as_ref().is_some_and(|x| x.is_finished()) {
+            s.log_end();
             self.drop_session(index);
+            self.sockets[index].span = ConnectionSpan::NONE;
         }
         let s = &self.sockets[index];
         if s.held || s.session.is_some() || s.qp.is_some() {

@@ -375,6 +375,7 @@ impl Engine {
         let linger = s.opts.linger;
         let had_session = match (&mut s.session, &s.state) {
             (Some(session), State::Open) => {
+                s.span.log(|| crate::trace::debug!("the program closes"));
                 session.close(now, op, linger);
                 true
             }

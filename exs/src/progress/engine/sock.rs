@@ -28,6 +28,7 @@ use crate::progress::route::Route;
 use crate::rnic::{Caps, Qp};
 use crate::session::{Buf, Counters, OpError, Session, SessionConfig, Standing};
 use crate::time::Time;
+use crate::trace::{ConnectionSpan, debug, info};
 use crate::wire::exs::{Hello, SocketKind};
 
 /// The state of a socket.
@@ -119,6 +120,8 @@ pub(crate) struct Sock {
     pub(super) racing: Racing,
     /// The device of the connection, and the reason for its choice.
     pub(super) route: Option<Box<Route>>,
+    /// The span of the connection, for logs.
+    pub(super) span: ConnectionSpan,
     pub(super) accepts: Option<Box<Accepts>>,
     pub(super) polls: Vec<(OpId, Interest)>,
     /// The watch that shows its state. None: no descriptor shows it.
@@ -160,6 +163,7 @@ impl Sock {
             dial: None,
             racing: Racing::No,
             route: None,
+            span: ConnectionSpan::NONE,
             accepts: None,
             polls: Vec::new(),
             watch: None,
@@ -216,6 +220,26 @@ impl Sock {
     pub(super) fn is_untaken(&self) -> bool {
         let waits = self.taken.as_ref().map_or(!self.held, |t| !t.load(Ordering::Relaxed));
         matches!(self.state, State::Accepting { .. }) || (self.state == State::Open && waits)
+    }
+
+    /// Logs that the connection is established.
+    pub(super) fn log_established(&self) {
+        if let Some((local, _)) = self.addrs {
+            self.span.note_local(local);
+        }
+        self.span.log(|| debug!("the connection is established"));
+    }
+
+    /// Logs the end of the session, and what it has moved.
+    pub(super) fn log_end(&self) {
+        let Some(session) = &self.session else { return };
+        let (sent, received) = (session.counters().sent(), session.counters().received());
+        self.span.log(|| match session.failure() {
+            Some(why) => {
+                info!("broken after {sent} bytes sent and {received} received: {why}");
+            }
+            None => debug!("ended after {sent} bytes sent and {received} received"),
+        });
     }
 
     /// The time at which the engine must look after the socket, though nothing has happened to it.

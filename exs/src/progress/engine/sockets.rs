@@ -6,6 +6,7 @@
 //! listener.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::BuildHasherDefault;
 use std::ops::{Index, IndexMut};
 
@@ -26,6 +27,13 @@ use crate::wire::exs::SocketKind;
 pub struct SockId {
     pub(in crate::progress) index: u32,
     pub(in crate::progress) generation: u32,
+}
+
+/// As in logs: the slot and its generation.
+impl fmt::Display for SockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
 }
 
 /// A new socket on its way from one shard to another.

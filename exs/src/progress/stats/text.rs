@@ -131,8 +131,7 @@ fn process(out: &mut String, totals: &Totals) {
 fn socket(out: &mut String, shard: Shard, s: &SocketFigures, at: u64) {
     let mut o = Object::new(out);
     o.text("type", "socket");
-    let id = s.id;
-    o.shown("id", format_args!("{}.{}.{}", shard.index(), id.index, id.generation));
+    o.shown("id", format_args!("{}.{}", shard.index(), s.id));
     o.number("shard", shard.index() as u64);
     o.number("at_us", at);
     let kind = match s.kind {
