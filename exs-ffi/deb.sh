@@ -164,6 +164,7 @@ Recommends: libibverbs1, librdmacm1, ibverbs-providers
 Description: Extended Sockets: asynchronous sockets over RDMA (programs)
 $about
  This package has the programs: exs-cp copies files and trees, exs-pingpong
- and exs-perf measure, exs-info shows what a host has, and exs-rdma-write
+ and exs-perf measure, exs-info shows what a host has, exs-top what
+ its processes do over EXS, and exs-rdma-write
  explains the first RDMA WRITE.
 CONTROL

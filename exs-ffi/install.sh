@@ -41,7 +41,7 @@ PC
 
 "$here/man.sh" "$destdir$mandir"
 install -d "$destdir$mandir/man1"
-for bin in exs-cp exs-pingpong exs-perf exs-info exs-rdma-write; do
+for bin in exs-cp exs-pingpong exs-perf exs-info exs-top exs-rdma-write; do
     install -m 755 "$bins/$bin" "$destdir$bindir/"
     # The program makes its pages itself: of its options, and of its chapter in the book.
     "$bins/$bin" --man-pages "$destdir$mandir/man1"

@@ -12,12 +12,13 @@ use std::path::Path;
 
 use clap::Command;
 
-const CHAPTERS: [(&str, &str); 5] = [
+const CHAPTERS: [(&str, &str); 6] = [
     ("exs-cp", include_str!("../chapters/exs-cp.md")),
     ("exs-info", include_str!("../chapters/exs-info.md")),
     ("exs-perf", include_str!("../chapters/exs-perf.md")),
     ("exs-pingpong", include_str!("../chapters/exs-pingpong.md")),
     ("exs-rdma-write", include_str!("../chapters/exs-rdma-write.md")),
+    ("exs-top", include_str!("../chapters/exs-top.md")),
 ];
 
 /// Writes the pages of a program and of its subcommands into a directory.

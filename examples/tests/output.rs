@@ -7,13 +7,14 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     env!("CARGO_BIN_EXE_exs-bench"),
     env!("CARGO_BIN_EXE_exs-cp"),
     env!("CARGO_BIN_EXE_exs-info"),
     env!("CARGO_BIN_EXE_exs-perf"),
     env!("CARGO_BIN_EXE_exs-pingpong"),
     env!("CARGO_BIN_EXE_exs-rdma-write"),
+    env!("CARGO_BIN_EXE_exs-top"),
 ];
 const CP: &str = env!("CARGO_BIN_EXE_exs-cp");
 const INFO: &str = env!("CARGO_BIN_EXE_exs-info");

@@ -118,7 +118,7 @@ fn small_sends_take_one_call() {
 
 /// Programs to be installed: what they do is nothing here.
 fn programs(dir: &Path) {
-    for name in ["exs-cp", "exs-pingpong", "exs-perf", "exs-info", "exs-rdma-write"] {
+    for name in ["exs-cp", "exs-pingpong", "exs-perf", "exs-info", "exs-top", "exs-rdma-write"] {
         let path = dir.join(name);
         // It makes its manual page, as the true ones do.
         let page = format!(".TH {name} 1\n.SH NAME\n{name} \\- a program\n");

@@ -13,7 +13,7 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$top"
 cargo=${CARGO:-cargo}
 packages=(exs exs-ffi exs-tools)
-programs=(exs-cp exs-info exs-perf exs-pingpong exs-rdma-write)
+programs=(exs-cp exs-info exs-perf exs-pingpong exs-rdma-write exs-top)
 say() { printf 'crates: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 

@@ -79,7 +79,7 @@ within() {
         ip link set lo up && exec chroot "$0" "$@"' "$root" "$@"
 }
 run() { within "$root" "$@"; }
-for program in exs-cp exs-info exs-perf exs-pingpong exs-rdma-write; do
+for program in exs-cp exs-info exs-perf exs-pingpong exs-rdma-write exs-top; do
     run "/$name/bin/$program" --version >/dev/null || die "$program does not start"
 done
 [ "$(run /hello)" = 'received: hello' ] || die "the book's program in C says something else"

@@ -62,7 +62,7 @@ use() {
         [ "$(LD_LIBRARY_PATH=$lib timeout 300 "$work/hello")" = 'received: hello' ] ||
             die "the book's program says something else ($flags)"
     done
-    for name in exs-cp exs-pingpong exs-perf exs-info exs-rdma-write; do
+    for name in exs-cp exs-pingpong exs-perf exs-info exs-top exs-rdma-write; do
         "$at/bin/$name" --help >/dev/null || die "$name does not run"
     done
     "$at/bin/exs-info" >/dev/null || die "exs-info fails"
