@@ -8,7 +8,9 @@
 //!   store may use them. Whatever touches memory by the processor asks
 //!   [`Region::is_mapped`](super::Region::is_mapped) first.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+#[cfg(feature = "verbs")]
+use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::MemError;
@@ -16,8 +18,9 @@ use crate::sys;
 
 /// The descriptor of a dma-buf, and the addresses of a part of it.
 pub(super) struct DmaBuf {
-    fd: OwnedFd,
-    offset: u64,
+    /// For devices: the kernel keeps what is mapped.
+    #[cfg(feature = "verbs")]
+    place: (OwnedFd, u64),
     /// The pages around the part: its own mapping, or its own reservation.
     pages: NonNull<u8>,
     page_len: usize,
@@ -56,7 +59,14 @@ impl DmaBuf {
             }
         };
         let first = pages.map_addr(|a| a.saturating_add(in_page));
-        Ok((first, DmaBuf { fd, offset, pages, page_len, mapped }))
+        let buf = DmaBuf {
+            #[cfg(feature = "verbs")]
+            place: (fd, offset),
+            pages,
+            page_len,
+            mapped,
+        };
+        Ok((first, buf))
     }
 
     pub(super) fn is_mapped(&self) -> bool {
@@ -64,8 +74,9 @@ impl DmaBuf {
     }
 
     /// The descriptor, and the offset of the region's first byte in it.
+    #[cfg(feature = "verbs")]
     pub(super) fn place(&self) -> (BorrowedFd<'_>, u64) {
-        (self.fd.as_fd(), self.offset)
+        (self.place.0.as_fd(), self.place.1)
     }
 
     /// The pages to unmap at the end of the region.

@@ -168,6 +168,7 @@ impl Region {
 
     /// Returns the dma-buf of [`Region::of_dmabuf`], and the offset of the region in it. None for
     /// other regions.
+    #[cfg(feature = "verbs")]
     pub fn dmabuf(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.backing {
             Backing::DmaBuf(buf) => Some(buf.place()),

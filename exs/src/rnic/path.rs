@@ -25,6 +25,7 @@ pub struct PathAttr {
     pub mtu: Option<u16>,
 }
 
+#[cfg(any(test, feature = "verbs"))]
 impl PathAttr {
     /// The option among `pkey`, `service_level` and `path_mtu` that is set. They are properties of
     /// the route, and only InfiniBand and RoCE have them. None: the network chooses the route.
