@@ -30,6 +30,9 @@ pages! {
     event_loops: "event-loops.md",
     #[cfg(feature = "tokio")]
     asynchronous: "async.md",
+    // Its programs need the crates that they are about: examples/async runs them.
+    #[cfg(all(feature = "tokio", not(doctest)))]
+    programs: "programs.md",
     transports: "transports.md",
     tuning: "tuning.md",
     watching: "watching.md",

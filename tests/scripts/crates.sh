@@ -53,6 +53,15 @@ has exs guide/quick-start.md
 has exs-ffi include/sys/exs.h
 has exs-tools chapters/exs-cp.md
 
+# ---- Each feature of exs by itself, as programs choose them -------------------------
+
+features=$(sed -n '/^\[features\]/,/^\[[^f]/s/^\([a-z-]*\) = \[.*/\1/p' "$work/exs-$version/Cargo.toml" | grep -vxE 'default|internals|verbs-link')
+[ -n "$features" ] || die "exs has no features"
+for feature in $features; do
+    env -C "$work/exs-$version" "$cargo" check --quiet --lib --no-default-features --features "$feature" --offline --locked 2>"$work/said" ||
+        { cat "$work/said" >&2; die "exs does not build with the feature $feature alone"; }
+done
+
 # ---- What cargo install makes of them ---------------------------------------------
 
 # exs and exs-ffi come from beside, as they are not on crates.io yet. The lock file is that of the

@@ -6,7 +6,16 @@
 //! [`MemoryRegion`](crate::MemoryRegion) moves without a copy and without an allocation.
 //!
 //! **Streams** (feature `tokio`). `AsyncStream` and `AsyncListener` take the place of tokio's `TcpStream` and
-//! `TcpListener` under hyper, axum, tokio-rustls, and other code over `AsyncRead` and `AsyncWrite`.
+//! `TcpListener` under hyper, axum, tokio-rustls, and other code over `AsyncRead` and `AsyncWrite`. More
+//! features give them the traits of other crates, so that a program changes its listener and its
+//! connector alone:
+//!
+//! | feature | brings |
+//! |---|---|
+//! | `tower` | `AsyncConnector`, a `Service<Uri>` of the crate tower-service |
+//! | `hyper` | a stream as a connection of hyper 1, which hyper-util's client takes |
+//! | `axum` | a listener for `axum::serve` of axum 0.8 |
+//! | `tonic` | server and client of tonic 0.14 |
 //!
 //! # Runtimes
 //! Each tokio runtime has one event queue, whose descriptor is registered with the runtime once. A
@@ -18,14 +27,18 @@
 //! # For those who change it
 //! `reactor` has the queue and the table of operations (`slots`), `driver` the task and `turns` the
 //! writes that wait for the end of a task's turn. `op` has the futures, `socket` the calls, `stream`
-//! and `listener` the types under tokio's traits. The floor knows `api` only, and has no `unsafe`:
+//! and `listener` the types under tokio's traits. `tower`, `hyper`, `axum` and `tonic` have the traits of these crates. The floor knows `api` only, and has no `unsafe`:
 //! memory in flight belongs to the event of its operation (`Buffer`), so a dropped future frees
 //! nothing that a peer may write. `spec-notes/async.md` has the design.
 
+#[cfg(feature = "axum")]
+mod axum;
 mod block_on;
 mod buf;
 #[cfg(feature = "tokio")]
 mod driver;
+#[cfg(feature = "hyper")]
+mod hyper;
 #[cfg(feature = "tokio")]
 mod listener;
 mod op;
@@ -35,6 +48,10 @@ mod slots;
 mod socket;
 #[cfg(feature = "tokio")]
 mod stream;
+#[cfg(feature = "tonic")]
+mod tonic;
+#[cfg(feature = "tower")]
+mod tower;
 #[cfg(feature = "tokio")]
 mod turns;
 
@@ -46,3 +63,5 @@ pub use op::{Operation, OperationKind, kinds};
 pub use socket::AsyncSocket;
 #[cfg(feature = "tokio")]
 pub use stream::{AsyncStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+#[cfg(feature = "tower")]
+pub use tower::{AsyncConnector, ConnectFuture};

@@ -10,6 +10,9 @@
 //! slice made here can alias another, or a write of the library's.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "compio")]
+mod compio;
+
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};

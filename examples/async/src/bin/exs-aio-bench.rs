@@ -16,7 +16,6 @@ use axum::Router;
 use axum::routing::get;
 use exs::aio::{AsyncListener, AsyncStream};
 use exs::{Options, Transport};
-use exs_async_examples::Web;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::body::Bytes;
@@ -91,7 +90,7 @@ impl Net for Exs {
     }
 
     async fn serve_http(listener: AsyncListener, app: Router) -> io::Result<()> {
-        axum::serve(Web(listener), app).await
+        axum::serve(listener, app).await
     }
 }
 
