@@ -6,9 +6,11 @@
 //! - `operations`: sockets whose calls are futures, with memory that comes back.
 //! - `streams`, `listeners`: the behaviours of tokio's `TcpStream` and `TcpListener`.
 //! - `runtimes`: several runtimes, one that ends, `LocalSet`, and none.
+//! - `behaviours`: what else tokio's tests expect of them.
 //! - `chaos`: futures that are dropped at random moments, by seed.
 //! - `load`: many connections at once.
 
+mod behaviours;
 mod chaos;
 mod listeners;
 mod load;

@@ -166,6 +166,11 @@ impl StreamCore {
         Poll::Pending
     }
 
+    /// True if the next read finds the end, or an error.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.state.rx().is_at_end()
+    }
+
     /// Waits until a write would not wait.
     pub(super) fn poll_write_ready(&self, cx: &Context<'_>) -> Poll<()> {
         if self.state.tx().is_full() {

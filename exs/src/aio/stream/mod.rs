@@ -9,7 +9,8 @@
 //! - `tx`: a write is copied once, into a buffer that the RNIC reads. The first small write leaves
 //!   at once. Small writes behind it wait for each other until the task flushes, reads, or ends
 //!   its turn.
-//! - `link`: both with the socket; `halves`: the types that a stream is split into.
+//! - `link`: both with the socket; `halves`: the types that a stream is split into; `ready`: readiness
+//!   of both directions.
 //!
 //! Neither `rx` nor `tx` knows of the socket or of the reactor.
 
@@ -17,6 +18,7 @@ mod connect;
 mod halves;
 mod link;
 mod pool;
+mod ready;
 mod rx;
 mod tx;
 pub(super) mod wakers;

@@ -169,6 +169,11 @@ impl ReadSide {
         self.receives.front().is_some_and(|r| !matches!(r, Receive::InFlight))
     }
 
+    /// True if the next read finds the end, or an error.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.receives.front().is_some_and(|r| matches!(r, Receive::End | Receive::Failed(_)))
+    }
+
     /// Takes the first receive, which has failed. The next read posts another, which the library
     /// refuses if the connection is over.
     fn fail(&mut self) -> BytesFound {
