@@ -8,10 +8,13 @@
 //! - `runtimes`: several runtimes, one that ends, `LocalSet`, and none.
 //! - `behaviours`: what else tokio's tests expect of them.
 //! - `chaos`: futures that are dropped at random moments, by seed.
-//! - `load`: many connections at once.
+//! - `load`, `crowd`: many connections at once.
+//! - `copies`: much data.
 
 mod behaviours;
 mod chaos;
+mod copies;
+mod crowd;
 mod listeners;
 mod load;
 mod operations;
