@@ -291,7 +291,7 @@ impl Buffer {
     /// from one and no other buffer refers to it.
     pub fn into_vec(self) -> Vec<u8> {
         match self.into_region() {
-            Ok(region) => region.into_vec().unwrap_or_else(|r| copy_out(&r)),
+            Ok(region) => region.into_vec().unwrap_or_else(|r| r.to_vec()),
             Err(copy) => copy,
         }
     }
@@ -304,7 +304,7 @@ impl Buffer {
         }
         let shared = Arc::clone(&self.shared);
         drop(self);
-        let mut shared = Arc::try_unwrap(shared).map_err(|s| copy_out(&s.region))?;
+        let mut shared = Arc::try_unwrap(shared).map_err(|s| s.region.to_vec())?;
         Ok(std::mem::replace(&mut shared.region, Region::from_vec(Vec::new())))
     }
 
@@ -375,14 +375,6 @@ impl Buffer {
         let lease = (0, shared.region.len());
         Buffer { shared, lease, start: lease.0, end: lease.1, listed: true }
     }
-}
-
-fn copy_out(region: &Arc<Region>) -> Vec<u8> {
-    let mut out = vec![0; region.len()];
-    if let Ok(all) = region.segment(0, region.len()) {
-        all.read_at(0, &mut out);
-    }
-    out
 }
 
 impl Drop for Buffer {

@@ -182,6 +182,15 @@ impl Region {
         !matches!(&self.backing, Backing::DmaBuf(buf) if !buf.is_mapped())
     }
 
+    /// A copy of the bytes.
+    pub(super) fn to_vec(self: &Arc<Region>) -> Vec<u8> {
+        let mut out = vec![0; self.len()];
+        if let Ok(all) = self.segment(0, self.len()) {
+            all.read_at(0, &mut out);
+        }
+        out
+    }
+
     /// Returns the vector that the region was made from. Returns the region as the error if it
     /// was not made from one or if another reference exists.
     pub fn into_vec(self: Arc<Region>) -> Result<Vec<u8>, Arc<Region>> {
