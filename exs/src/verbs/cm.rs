@@ -133,17 +133,7 @@ impl VerbsRnic {
     pub(super) fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         self.listeners.remove(listener.0)?;
         self.host.leave((self.index, listener.0));
-        let waiting: Vec<u32> = self
-            .requests
-            .iter()
-            .filter(|(_, r)| r.listener == Some(listener.0))
-            .map(|(id, _)| id)
-            .collect();
-        for id in waiting {
-            // Dropping the id rejects the request.
-            self.requests.remove(id)?;
-        }
-        Ok(())
+        self.startups.reject_requests_of(listener.0)
     }
 
     // ---- connecting ----------------------------------------------------------------
@@ -163,12 +153,12 @@ impl VerbsRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<(), RnicError> {
-        self.requests.get(req.0)?;
+        self.startups.check_request(req)?;
         if !matches!(self.qps.get(qp.0)?.phase, CmPhase::Idle) {
             return Err(self.wrong_state(qp, "Init"));
         }
         self.check_private_data(param.private_data)?;
-        let CmRequest { id, ird, ord, .. } = self.requests.remove(req.0)?;
+        let CmRequest { id, ird, ord, .. } = self.startups.take_request(req)?;
         // The limits of the peer, and ours.
         let ird = param.ird.min(self.caps.max_ird).min(u32::from(ird));
         let ord = param.ord.min(self.caps.max_ord).min(u32::from(ord));
@@ -211,7 +201,7 @@ impl VerbsRnic {
 
     pub(super) fn reject(&mut self, req: ConnReq, data: &[u8]) -> Result<(), RnicError> {
         self.check_private_data(data)?;
-        let request = self.requests.remove(req.0)?;
+        let request = self.startups.take_request(req)?;
         request.id.reject(data).map_err(|e| RnicError::os("rdma_reject", &e))
     }
 
@@ -253,10 +243,10 @@ impl VerbsRnic {
         }
         let (Some(local), Some(peer)) = (id.local_addr(), id.peer_addr()) else { return };
         let request = CmRequest { listener: Some(listener), id, ird: note.ird, ord: note.ord };
-        let Ok(req) = self.requests.insert(request) else { return };
+        let Ok(req) = self.startups.add_request(request) else { return };
         self.events.push_back(RnicEvent::Cm(CmEvent::ConnectRequest {
             listener: Listener(listener),
-            req: ConnReq(req),
+            req,
             peer,
             local,
             private_data: note.private_data,
@@ -296,7 +286,7 @@ impl VerbsRnic {
                 crate::trace::debug!("{}: IBV_QP_MIN_RNR_TIMER: {e}", self.caps.name);
             }
         }
-        self.end_turn(qp, &before);
+        self.startups.end_turn(qp, &before);
         self.set_deadline(qp, None);
         let event = CmEvent::Established { qp: Qp(qp), private_data, ord, ird };
         self.events.push_back(RnicEvent::Cm(event));

@@ -14,21 +14,17 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::VerbsRnic;
-use super::cm::{CmPhase, small};
-use super::path::{change_route, retries};
+use super::cm::CmPhase;
+use super::path::change_route;
 use super::patience::TimeLimit;
 use super::qp::VerbsQp;
-use super::raw::{CmId, ConnAttr, PathRecord};
+use super::raw::{CmId, PathRecord};
 use crate::rnic::{CmEvent, ConnParam, PathAttr, Qp, RnicError};
 use crate::time::Time;
 
 /// Timeout of the first try to resolve an address. Kernels may wait for all of it although the
 /// answer is there, so it is short, and each further try doubles it.
 const FIRST_RESOLVE_TIMEOUT: Duration = Duration::from_millis(250);
-/// A peer that refuses a request answers at once. A kernel that drops a request does so by a time
-/// limit: siw 5 s at the peer, and 10 s here. So an attempt that was cut this late was dropped.
-const CUT_LATE: Duration = Duration::from_secs(2);
-
 /// A connection attempt.
 pub(super) struct CmDial {
     /// None once the queue pair was made with it.
@@ -39,18 +35,18 @@ pub(super) struct CmDial {
     /// Holds the local port in TCP; None: none was reserved.
     _port: Option<OwnedFd>,
     /// When the attempt must have an answer. Answers to others move it (`patience`).
-    until: Time,
+    pub(super) until: Time,
     step: Duration,
     /// When it was made, or made again.
-    tried: Time,
+    pub(super) tried: Time,
 }
 
 /// What an attempt asks for.
 #[derive(Clone)]
 pub(super) struct DialGoal {
-    addr: SocketAddr,
+    pub(super) addr: SocketAddr,
     bind: Option<SocketAddr>,
-    private_data: Vec<u8>,
+    pub(super) private_data: Vec<u8>,
     pub(super) ird: u32,
     pub(super) ord: u32,
     pub(super) limit: TimeLimit,
@@ -171,24 +167,15 @@ impl VerbsRnic {
             if let Err(e) = self.change_route(qp) {
                 self.connect_failed(qp, e);
             }
-        } else if !self.attr.iwarp || self.turns.enter(dial.to.addr, qp) {
+        } else if self.startups.may_ask(dial.to.addr, qp) {
             self.ask(qp);
         }
     }
 
     /// Lets attempts ask that have got their turn.
     pub(super) fn ask_next(&mut self) {
-        while let Some(qp) = self.turns.take() {
+        while let Some(qp) = self.startups.next_to_ask() {
             self.ask(qp);
-        }
-    }
-
-    /// The phase of an attempt has ended: another gets its turn.
-    pub(super) fn end_turn(&mut self, qp: u32, phase: &CmPhase) {
-        match phase {
-            CmPhase::Connecting(dial) if self.attr.iwarp => self.turns.leave(dial.to.addr),
-            CmPhase::Routing(dial) if self.attr.iwarp => self.turns.give_up(dial.to.addr, qp),
-            _ => {}
         }
     }
 
@@ -197,8 +184,6 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let CmPhase::Routing(dial) = &mut q.phase else { return };
         let Some(id) = dial.id.take() else { return };
-        let private_data = dial.to.private_data.clone();
-        let (ird, ord) = (small(dial.to.ird), small(dial.to.ord));
         let path = dial.to.path;
         q.addrs = id.local_addr().zip(id.peer_addr());
         if let CmPhase::Routing(dial) = std::mem::replace(&mut q.phase, CmPhase::Over) {
@@ -211,17 +196,11 @@ impl VerbsRnic {
             drop(id);
             return self.connect_failed(qp, e);
         }
-        let Ok(VerbsQp { hw: Some(hw), .. }) = self.qps.get(qp) else { return };
-        let connected = if self.attr.iwarp {
-            self.dialer.connect(&hw.id, private_data, (ird, ord), retries(&path))
-        } else {
-            hw.id.connect(&ConnAttr {
-                private_data: &private_data,
-                ird,
-                ord,
-                retries: retries(&path),
-            })
+        let Ok(VerbsQp { hw: Some(hw), phase: CmPhase::Connecting(dial), .. }) = self.qps.get(qp)
+        else {
+            return;
         };
+        let connected = self.startups.connect(&hw.id, &dial.to);
         if let Err(e) = connected {
             self.connect_failed(qp, RnicError::os("rdma_connect", &e));
         }
@@ -229,7 +208,7 @@ impl VerbsRnic {
 
     /// Handles connects in threads that have failed.
     pub(super) fn handle_failed_connects(&mut self) {
-        for (serial, e) in self.dialer.take() {
+        for (serial, e) in self.startups.failed_connects() {
             if let Some(&qp) = self.by_serial.get(&serial)
                 && matches!(self.qps.get(qp).map(|q| &q.phase), Ok(CmPhase::Connecting(_)))
             {
@@ -243,34 +222,19 @@ impl VerbsRnic {
     /// The peer has answered a start-up, whatever the answer.
     pub(super) fn note_answer(&mut self, qp: u32) {
         let Ok(q) = self.qps.get(qp) else { return };
-        match (&q.phase, q.addrs) {
-            (CmPhase::Connecting(d), _) => self.answered.note(d.to.addr, d.to.limit, self.now),
-            (CmPhase::Accepting { limit, .. }, Some((local, _))) => {
-                self.started.note(local, *limit, self.now);
-            }
-            _ => {}
-        }
+        let local = q.addrs.map(|(local, _)| local);
+        self.startups.note_answer(&q.phase, local, self.now);
     }
 
     /// A start-up has had its time: it goes on if its peer answers others, or ends.
     pub(super) fn start_up_late(&mut self, qp: u32) {
         let now = self.now;
         let Ok(q) = self.qps.get_mut(qp) else { return };
-        let (limit, until) = match &mut q.phase {
-            CmPhase::Resolving(d) | CmPhase::Routing(d) | CmPhase::Connecting(d) => {
-                let until = self.answered.extend(d.to.addr, d.to.limit, now);
-                d.until = until.unwrap_or(d.until);
-                (d.to.limit, until)
-            }
-            CmPhase::Accepting { limit, .. } => {
-                let local = q.addrs.map(|(local, _)| local);
-                (*limit, local.and_then(|local| self.started.extend(local, *limit, now)))
-            }
-            _ => return,
-        };
-        match until {
-            Some(_) => self.set_deadline(qp, until),
-            None => self.connect_failed(qp, RnicError::Timeout(limit.timeout)),
+        let local = q.addrs.map(|(local, _)| local);
+        match self.startups.extend(&mut q.phase, local, now) {
+            Some((_, until @ Some(_))) => self.set_deadline(qp, until),
+            Some((limit, None)) => self.connect_failed(qp, RnicError::Timeout(limit)),
+            None => {}
         }
     }
 
@@ -288,12 +252,9 @@ impl VerbsRnic {
         let Ok(VerbsQp { phase: CmPhase::Connecting(dial), attr, .. }) = self.qps.get(qp) else {
             return false;
         };
-        let longer = self.answered.extend(dial.to.addr, dial.to.limit, now);
-        let until = longer.unwrap_or(dial.until).max(dial.until);
         // Receives of the queue pair's own would be flushed.
-        if attr.srq.is_none() || now.since(dial.tried) < CUT_LATE || now >= until {
-            return false;
-        }
+        let until = self.startups.try_again_until(dial, now).filter(|_| attr.srq.is_some());
+        let Some(until) = until else { return false };
         let to = dial.to.clone();
         crate::trace::info!("connecting to {} again: {why}", to.addr);
         self.set_deadline(qp, None);

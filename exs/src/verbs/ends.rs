@@ -24,7 +24,7 @@ impl VerbsRnic {
     pub(super) fn drop_phase(&mut self, qp: u32) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let phase = std::mem::replace(&mut q.phase, CmPhase::Over);
-        self.end_turn(qp, &phase);
+        self.startups.end_turn(qp, &phase);
         match phase {
             CmPhase::Resolving(dial) | CmPhase::Routing(dial) | CmPhase::Connecting(dial) => {
                 if let Some(id) = dial.id {

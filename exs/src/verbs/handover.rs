@@ -18,7 +18,7 @@ struct DetachedId {
 
 impl VerbsRnic {
     pub(super) fn detach_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
-        let CmRequest { id, ird, ord, .. } = self.requests.remove(req.0)?;
+        let CmRequest { id, ird, ord, .. } = self.startups.take_request(req)?;
         Ok(DetachedRequest::new(DetachedId { id, ird, ord }))
     }
 
@@ -29,6 +29,6 @@ impl VerbsRnic {
             return Err(RnicError::Unsupported("use for a request by another device"));
         }
         id.migrate(self.host.channel()).map_err(|e| RnicError::os("rdma_migrate_id", &e))?;
-        self.requests.insert(CmRequest { listener: None, id, ird, ord }).map(ConnReq)
+        self.startups.add_request(CmRequest { listener: None, id, ird, ord })
     }
 }

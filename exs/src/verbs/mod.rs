@@ -6,8 +6,8 @@
 //!
 //! The shape of its data: numbered tables of the trait's objects; `keys`, a table of what each memory
 //! key stands for (`memory`); the CQs of the device (`queues`); queue pairs (`qp`) with their
-//! connections (`cm`) and sends (`send`, `eager`); events of a device as a whole (`device`,
-//! `events`). `raw` is the edge to the C libraries, and the only module that calls them.
+//! connections (`cm`), start-ups (`startups`) and sends (`send`, `eager`); events of a device as a
+//! whole (`device`, `events`). `raw` is the edge to the C libraries, and the only module that calls them.
 //!
 //! What it promises beyond the trait:
 //! - The device's queue pair is freed before the last event of its connection is reported. From then
@@ -51,6 +51,7 @@ mod route;
 mod send;
 mod send_budget;
 mod slots;
+mod startups;
 
 pub use info::{VerbsDeviceInfo, VerbsPortInfo, devices};
 pub use opener::Opener;
@@ -105,7 +106,6 @@ pub struct VerbsRnic {
     /// None once the device was removed.
     channel: Option<Arc<CompChannel>>,
     channel_ready: bool,
-    dialer: Arc<dialer::Dialer>,
     node_ready: bool,
     pds: IdTable<memory::DomainEntry>,
     keys: HashMap<Key, memory::KeyEntry, BuildHasherDefault<KeyHasher>>,
@@ -118,14 +118,8 @@ pub struct VerbsRnic {
     by_num: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
     by_serial: HashMap<usize, u32>,
     listeners: IdTable<SocketAddr>,
-    requests: IdTable<cm::CmRequest>,
     timers: BTreeSet<(Time, u32)>,
-    /// Connects that wait for their turn to ask.
-    turns: asking::AskTurns,
-    /// The last answers to connects, by the peer's address.
-    answered: patience::Answers,
-    /// The last accepts that were established, by their local address.
-    started: patience::Answers,
+    startups: startups::StartUps,
     /// Ports that are down, each with the time at which its connections end.
     ports_down: BTreeMap<i32, Time>,
     /// Connections that have failed, to be ended in this turn, and why.
@@ -184,7 +178,8 @@ impl VerbsRnic {
         let os = |call| move |e: std::io::Error| RnicError::os(call, &e);
         let attr = opener::usable(device)?;
         let inbox = events::join(device).map_err(os("eventfd"))?;
-        Guard::hold_if(attr.iwarp, device);
+        let iwarp = attr.iwarp;
+        Guard::hold_if(iwarp, device);
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
         let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
         let watcher = removal::Watcher { registry: &registry, base: token_base };
@@ -206,7 +201,7 @@ impl VerbsRnic {
             shared: Some(shared),
             node,
             async_ready: true,
-            dialer: dialer::Dialer::new(inbox.wake()),
+            startups: startups::StartUps::new(iwarp, inbox.wake()),
             inbox,
             woken: false,
             channel: Some(channel),
@@ -223,11 +218,7 @@ impl VerbsRnic {
             by_num: HashMap::default(),
             by_serial: HashMap::new(),
             listeners: IdTable::new("listener"),
-            requests: IdTable::new("connection request"),
             timers: BTreeSet::new(),
-            turns: asking::AskTurns::default(),
-            answered: patience::Answers::default(),
-            started: patience::Answers::default(),
             ports_down: BTreeMap::new(),
             failed: Vec::new(),
             events: VecDeque::new(),
@@ -477,7 +468,7 @@ impl Rnic for VerbsRnic {
     fn next_timeout(&self) -> Option<Time> {
         let timers = self.timers.first().map(|t| t.0);
         let ports = self.ports_down.values().copied();
-        let due = !self.failed.is_empty() || !self.turns.is_idle();
+        let due = !self.failed.is_empty() || !self.startups.is_idle();
         let now = due.then_some(Time::ZERO);
         ports.chain(timers).chain(now).min()
     }
