@@ -89,7 +89,7 @@ mod types;
 pub use doorbell::Doorbell;
 pub use eager::After;
 pub use error::{OpError, Refusal, SessionError, Violation};
-pub use inspect::{Activity, Progress, Waits};
+pub use inspect::{Activity, Progress};
 pub use rx::MessageBytes;
 pub use types::{
     Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SendSource, SessionConfig, Standing,
