@@ -4,17 +4,15 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::model::Snapshot;
 
@@ -138,8 +136,9 @@ fn call(path: &Path) -> Result<UnixStream, Missing> {
 /// True if the process that began to listen is gone. A child that it forked may still have the
 /// socket.
 fn has_died(stream: &UnixStream) -> bool {
-    let listens = sockopt::socket_peercred(stream.as_fd());
-    listens.is_ok_and(|cred| !Path::new(&format!("/proc/{}", cred.pid.as_raw_nonzero())).exists())
+    let listens = getsockopt(stream, PeerCredentials).map_or(0, |cred| cred.pid());
+    // 0: the process is in another PID namespace, and may live.
+    listens != 0 && !Path::new(&format!("/proc/{listens}")).exists()
 }
 
 fn read(path: &Path) -> Result<Snapshot, Missing> {
