@@ -83,6 +83,9 @@ extern "C" {
  * used it, each call fails with EPERM until exec. A process that has not used the
  * library may fork, and use it in both.
  *
+ * Watching. With EXS_STATS=on in its environment, a process shows what its sockets do to
+ * exs-top(1), and to other readers of the same user and of root.
+ *
  * Errors common to the calls, not repeated with each:
  *   EBADF       the number is no open descriptor
  *   ENOTSOCK    the descriptor is no socket
