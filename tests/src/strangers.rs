@@ -34,8 +34,8 @@ pub enum Stranger {
 /// The private data of a good peer.
 fn hello() -> Vec<u8> {
     let (versions, kind, features) = (VERSIONS, SocketKind::Stream, Hello::FEATURES);
-    let hello =
-        Hello { versions, kind, features, credits: 16, slot: 4096, ring: 65_536, max_msg: 65_536 };
+    let (credits, most, ring, max_msg) = (16, 0, 65_536, 65_536);
+    let hello = Hello { versions, kind, features, credits, most, slot: 4096, ring, max_msg };
     let mut out = [0; MAX_HELLO];
     let len = hello.emit(&mut out);
     out[..len].to_vec()

@@ -73,6 +73,11 @@ pub struct Counters {
     pub credit_stalls: u64,
     /// Times that something waited for room in the send queue.
     pub queue_stalls: u64,
+    /// Receives that EXS posted beyond the usual ones, as the peer was busy. Only where each
+    /// connection has receives of its own: on devices without shared receive queues.
+    pub receives_added: u64,
+    /// Those of them that EXS took back, as the peer was idle.
+    pub receives_dropped: u64,
     /// Messages sent.
     pub messages_sent: u64,
     /// Messages received.
@@ -111,6 +116,8 @@ impl Counters {
             adverts_stale: c.adverts_stale,
             credit_stalls: c.credit_stalls,
             queue_stalls: c.queue_stalls,
+            receives_added: c.receives_added,
+            receives_dropped: c.receives_dropped,
             messages_sent: c.messages_sent,
             messages_received: c.messages_received,
             ..Counters::default()

@@ -92,6 +92,24 @@ pub trait Rnic: Send {
     fn lost_receives(&self, _srq: Srq) -> usize {
         0
     }
+    /// Posts up to `count` receives of the queue `from` to a QP, beyond those that it has of its own
+    /// SRQ. It gets another receive of `from` for each that a message uses up. Returns how many were
+    /// posted: no more than `from` has, and than the queues of the QP have room for
+    /// ([`Caps::max_receives`]).
+    fn add_receives(&mut self, _qp: Qp, _from: Srq, _count: u16) -> u16 {
+        0
+    }
+    /// Gives a QP no other receive from now on for those that [`Rnic::add_receives`] has posted.
+    /// Returns how many are still posted.
+    fn drop_receives(&mut self, _qp: Qp) -> ExtraReceives {
+        ExtraReceives::default()
+    }
+    /// Takes back receives of an SRQ that no QP has, and no message has used: those whose `wr_id` is
+    /// `first` or more. Appends their `wr_id` to `out`; they get no completion. Returns how many such
+    /// receives the SRQ still has. It takes none back where QPs share one queue of receives.
+    fn reclaim_receives(&mut self, _srq: Srq, _first: u64, _out: &mut Vec<u64>) -> usize {
+        0
+    }
     /// Makes a queue pair in [`QpState::Init`].
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError>;
     /// Frees a queue pair. A live connection is cut abruptly. Outstanding WRs vanish without a

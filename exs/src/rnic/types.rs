@@ -115,11 +115,23 @@ pub struct Caps {
     pub max_send_wr: usize,
     /// Receives that an SRQ may hold.
     pub max_srq_wr: usize,
+    /// Receives that a QP may hold, with those that [`add_receives`](super::Rnic::add_receives) adds
+    /// to its [`STRICT_CREDITS`]. 0: it adds none.
+    pub max_receives: u16,
 }
 
 /// The receives that each connection has for itself where a peer cannot wait for one
 /// ([`Caps::srq_waits`]).
 pub const STRICT_CREDITS: u16 = 8;
+
+/// The receives that a QP holds beyond the usual ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtraReceives {
+    /// How many are left.
+    pub left: u16,
+    /// After how many more messages none is left. They use up usual receives, too.
+    pub messages: u16,
+}
 
 /// The parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]

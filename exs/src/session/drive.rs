@@ -48,6 +48,8 @@ impl Session {
         self.flush_confirms(port);
         self.drive_close(port);
         self.drop_idle_ring(port);
+        self.drive_extra(now, port);
+        self.flush_extra(port);
         self.flush_debts(port);
         self.forget_ended();
         self.timers.expect(now, self.expects());

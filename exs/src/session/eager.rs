@@ -241,6 +241,8 @@ impl Session {
             && self.proto.as_ref().is_some_and(Proto::is_quiet)
             && (self.out.is_empty() || self.out.only_rx() && self.gathers())
             && !self.credits.must_return()
+            && !self.credits.must_use()
+            && self.extra.is_settled()
             && self.life.is_open()
             && self.sided.is_idle()
             && self.trash.is_empty()

@@ -32,6 +32,14 @@ pub enum Violation {
         /// In use.
         used: u16,
     },
+    /// More messages asked for than this side may ever have receives of the peer's.
+    #[error("the peer asks for {messages} messages, but has {most} receives at most")]
+    Use {
+        /// Asked for.
+        messages: u32,
+        /// The peer's receives.
+        most: u16,
+    },
     /// Messages beyond the receives that this side has.
     #[error("the peer sent more messages than the {granted} receives that it may use")]
     Overrun {

@@ -66,6 +66,7 @@ pub(super) fn ours(cfg: &SessionConfig) -> Hello {
         kind: cfg.kind,
         features: cfg.features | of_one_side(cfg),
         credits: cfg.credits,
+        most: cfg.most_credits,
         slot: cfg.slot,
         ring: cfg.ring,
         max_msg: cfg.max_msg,
@@ -130,5 +131,10 @@ pub(super) fn machines(cfg: &SessionConfig, peer: &Hello) -> (Proto, Credits) {
             PacketConfig { eager_max: in_max, stash: cfg.ring, max_msg: cfg.max_msg },
         ),
     };
-    (proto, Credits::new(cfg.credits, peer.credits))
+    (proto, Credits::new(cfg.credits, peer.credits, most_credits(cfg, peer)))
+}
+
+/// The most credits that the peer ever gives. 0: as many as it has given in its hello.
+fn most_credits(cfg: &SessionConfig, peer: &Hello) -> u16 {
+    if cfg.features & peer.features & Hello::MORE != 0 { peer.most } else { 0 }
 }

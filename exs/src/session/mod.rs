@@ -32,6 +32,7 @@
 //! | `life.rs` | the state of the connection: three machines with one table each |
 //! | `close.rs` | the closes that the program waits for |
 //! | `credits.rs` | receives of the peer that this side may use, and the reverse |
+//! | `extra.rs`, `demand.rs` | more receives for a busy peer, and when that is |
 //! | `sendq.rs` | the WRs in the send queue |
 //! | `out.rs` | control messages that wait |
 //! | `doorbell.rs` | how soon what was posted must leave |
@@ -62,10 +63,12 @@ mod adverts;
 mod close;
 mod confirm;
 mod credits;
+mod demand;
 mod doorbell;
 mod drive;
 mod eager;
 mod error;
+mod extra;
 mod hello;
 mod inspect;
 mod life;
@@ -86,6 +89,7 @@ mod timers;
 mod tx;
 mod types;
 
+pub use demand::Demand;
 pub use doorbell::Doorbell;
 pub use eager::After;
 pub use error::{OpError, Refusal, SessionError, Violation};
@@ -105,6 +109,7 @@ use crate::wire::exs::{Hello, Refusal as WireRefusal};
 use close::Closing;
 use credits::Credits;
 use doorbell::Unrung;
+use extra::Extra;
 use hello::Peer;
 use life::Life;
 use out::Outbox;
@@ -130,6 +135,7 @@ pub struct Session {
     /// The protocol machines. `None` until both hellos are known.
     proto: Option<Proto>,
     credits: Credits,
+    extra: Extra,
     sendq: SendQueue,
     out: Outbox,
     unrung: Unrung,
@@ -152,7 +158,8 @@ impl Session {
             closing: Closing::default(),
             peer: Peer::default(),
             proto: None,
-            credits: Credits::new(cfg.credits, 0),
+            credits: Credits::new(cfg.credits, 0, 0),
+            extra: Extra::default(),
             sendq: SendQueue::new(cfg.max_send_wr),
             out: Outbox::default(),
             unrung: Unrung::default(),
@@ -195,6 +202,7 @@ impl Session {
         let (proto, credits) = hello::machines(&self.cfg, theirs);
         (self.proto, self.credits) = (Some(proto), credits);
         self.peer = Peer::new(theirs);
+        self.extra = Extra::new(&self.cfg, theirs);
         self.sided.confirms_mut().set_by_message(theirs.features & Hello::CONFIRM != 0);
     }
 

@@ -29,6 +29,10 @@ pub(super) struct Outbox {
     ack_due: bool,
     ping_due: bool,
     pong_due: bool,
+    /// The peer must learn that this side could use more credits.
+    more_due: bool,
+    /// Messages that the peer must be asked for, to use up receives. 0: none.
+    use_due: u16,
     /// A message waits for credits or for the send queue, and that is counted.
     credit_stall: bool,
     queue_stall: bool,
@@ -57,6 +61,14 @@ impl Outbox {
 
     pub(super) fn request_pong(&mut self) {
         self.pong_due = true;
+    }
+
+    pub(super) fn request_more(&mut self) {
+        self.more_due = true;
+    }
+
+    pub(super) fn request_use(&mut self, messages: u16) {
+        self.use_due = messages;
     }
 
     /// The peer must learn of the ring's freed bytes.
@@ -106,12 +118,17 @@ impl Outbox {
 
     /// Only messages about data that arrive are due.
     pub(super) fn only_rx(&self) -> bool {
-        self.tx_is_flushed() && !self.ack_due && !self.ping_due && !self.pong_due
+        self.tx_is_flushed() && !self.has_other()
     }
 
     /// No message is due at all.
     pub(super) fn is_empty(&self) -> bool {
-        self.is_flushed() && !self.ack_due && !self.ping_due && !self.pong_due
+        self.is_flushed() && !self.has_other()
+    }
+
+    /// A message is due that other messages may overtake.
+    fn has_other(&self) -> bool {
+        self.ack_due || self.ping_due || self.pong_due || self.more_due || self.use_due > 0
     }
 
     /// No data arrive any more.
@@ -344,6 +361,17 @@ impl Session {
         self.say_with(port, whole, Level::Control, WrPurpose::Message, Wr::SEND)
     }
 
+    /// Sends what is due about extra receives (`extra.rs`).
+    pub(super) fn flush_extra(&mut self, port: &mut dyn Port) {
+        if self.out.more_due && self.say(port, Message::More, Level::Control) {
+            self.out.more_due = false;
+        }
+        let messages = u32::from(self.out.use_due);
+        if messages > 0 && self.say(port, Message::Use { messages }, Level::Control) {
+            self.out.use_due = 0;
+        }
+    }
+
     /// Returns credits and acknowledges ring bytes, if no other message has done so.
     pub(super) fn flush_debts(&mut self, port: &mut dyn Port) {
         if self.out.ack_due && !self.out.has_adverts() {
@@ -352,5 +380,11 @@ impl Session {
         if self.credits.must_return() {
             self.say(port, Message::Credit, Level::Return);
         }
+        // Any message uses up a receive of the peer's; these say nothing.
+        while self.credits.must_use()
+            && self.credits.may(Level::Data)
+            && self.life.is_open()
+            && self.say(port, Message::Credit, Level::Data)
+        {}
     }
 }

@@ -85,6 +85,7 @@ impl Session {
                 self.credits.handle_received()?;
                 self.credits.handle_returned(pb.credits)?;
                 self.begin(&message)?;
+                self.note_message(&message);
                 if let Some(proto) = &mut self.proto
                     && pb.freed > 0
                 {
@@ -129,6 +130,7 @@ impl Session {
             return;
         }
         let Immediate { direct, len } = Immediate::parse(imm);
+        self.extra.note_message();
         let handled =
             self.credits.handle_received().and_then(|()| match self.life.awaits_ready() {
                 false => self.handle_data(now, direct, false, len),
@@ -166,6 +168,8 @@ impl Session {
         match message {
             Message::Ready | Message::Credit | Message::Pong => return Ok(()),
             Message::Ping => self.out.request_pong(),
+            Message::More => self.handle_more()?,
+            Message::Use { messages } => self.handle_use(messages)?,
             Message::Confirm { number } => self.handle_confirm(number)?,
             Message::Confirmed { number } => self.handle_confirmed(number)?,
             Message::Close => self.handle_close(now)?,

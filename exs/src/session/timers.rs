@@ -110,6 +110,7 @@ impl Session {
         let first = sooner(first, self.ring_idle_at());
         let first = sooner(first, self.probe_at());
         let first = sooner(first, self.dead_at());
+        let first = sooner(first, self.extra.lull_ends(&limits.demand));
         sooner(first, self.timers.patience)
     }
 
@@ -152,6 +153,7 @@ impl Session {
             self.timers.probed = Some(now);
             self.out.request_ping();
         }
+        self.end_lull(now);
         if due(self.ring_idle_at()) {
             self.ring_idle();
         }

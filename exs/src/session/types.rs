@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use crate::ids::OpId;
 use crate::mem::{Access, Atomics, Key, Segment};
-use crate::rnic::{Caps, Disconnect, EagerSend, FileRange, HEAD, Mr, RnicError, SendWr, Sge};
+use crate::rnic::{
+    Caps, Disconnect, EagerSend, ExtraReceives, FileRange, HEAD, Mr, RnicError, SendWr, Sge,
+};
 use crate::sys::IoVec as Bytes;
 use crate::wire::exs::{Hello, SocketKind};
 
 use super::OpError;
+use super::demand::Demand;
 
 /// A registered piece of memory. The MR's key is its lkey.
 #[derive(Clone, Debug)]
@@ -140,6 +143,16 @@ pub trait Port {
     fn file_room(&mut self, _range: &FileRange) -> u64 {
         self.caps().max_msg
     }
+    /// Posts up to `count` further receives for this connection. Returns how many it has posted; 0
+    /// where there are none.
+    fn add_receives(&mut self, _count: u16) -> u16 {
+        0
+    }
+    /// Posts further receives no more once messages have used them up. Says which are left; the
+    /// caller asks again until none is.
+    fn drop_receives(&mut self) -> ExtraReceives {
+        ExtraReceives::default()
+    }
     /// Opens a window for the peer.
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError>;
     /// Opens a window for one transfer (`Rnic::lend_mw`).
@@ -178,6 +191,11 @@ pub struct SessionConfig {
     pub max_msg: u64,
     /// Receives that this side keeps posted for this connection: at least 4.
     pub credits: u16,
+    /// Receives that this side may have posted for this connection while its peer is busy. Not more
+    /// than `credits`: it keeps to these.
+    pub most_credits: u16,
+    /// When the peer is busy, and when idle.
+    pub demand: Demand,
     /// Bytes of each of them.
     pub slot: u32,
     /// WRs that the send queue takes: at least 4.
@@ -220,6 +238,8 @@ impl Default for SessionConfig {
             max_chunk: 4 << 20,
             max_msg: 1 << 32,
             credits: 32,
+            most_credits: 0,
+            demand: Demand::default(),
             slot: 8 << 10,
             max_send_wr: 64,
             keepalive: None,
@@ -347,6 +367,10 @@ pub struct Counters {
     pub adverts_stale: u64,
     /// Times that a message waited for the peer's receives.
     pub credit_stalls: u64,
+    /// Receives posted beyond the usual ones, as the peer was busy.
+    pub receives_added: u64,
+    /// Those of them that were given back, as it was idle.
+    pub receives_dropped: u64,
     /// Times that a WR waited for room in the send queue.
     pub queue_stalls: u64,
     /// Messages sent (SENDs and immediates).

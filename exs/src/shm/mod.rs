@@ -155,5 +155,6 @@ fn caps() -> Caps {
         max_private_data: control::MAX_PRIVATE_DATA,
         max_send_wr: 256,
         max_srq_wr: usize::MAX,
+        max_receives: 0,
     }
 }

@@ -120,5 +120,6 @@ fn caps() -> Caps {
         max_private_data: MAX_PRIVATE_DATA,
         max_send_wr: 256,
         max_srq_wr: usize::MAX,
+        max_receives: 0,
     }
 }

@@ -1,6 +1,6 @@
 //! The capabilities of a device.
 
-use super::pool::POOLED_SGES;
+use super::pool::{POOLED_SGES, max_receives};
 use super::raw::{Attr, Device};
 use super::send_budget::Shares;
 use super::slots;
@@ -51,5 +51,6 @@ pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
         max_private_data: if iwarp { 251 } else { 56 },
         max_send_wr: Shares::of(attr.max_qp_wr).caller,
         max_srq_wr: usize::try_from(srq_wr.min(MAX_SRQ_WR)).unwrap_or(1),
+        max_receives: if attr.has_srq() { 0 } else { max_receives(attr) },
     }
 }

@@ -96,9 +96,9 @@ impl VerbsRnic {
             at: EagerPayload::InReceive(wc.wr_id),
         };
         self.polled.next();
-        self.count_used_receive(srq);
-        if matches!(role, Role::Pooled(_)) {
-            self.pooled_used(id, srq, true);
+        match role {
+            Role::Pooled(_) => self.pooled_used(id, true),
+            _ => self.count_used_receive(srq),
         }
         Some(taken)
     }

@@ -66,8 +66,8 @@ use crate::mem::{Access, Key, KeyHasher, Segment};
 use crate::rnic::table::IdTable;
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, DisconnectCause, EagerRecv,
-    EagerSend, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError,
-    RnicEvent, SendWr, Srq, Wc,
+    EagerSend, ExtraReceives, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic,
+    RnicError, RnicEvent, SendWr, Srq, Wc,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -295,6 +295,15 @@ impl Rnic for VerbsRnic {
     }
     fn lost_receives(&self, srq: Srq) -> usize {
         self.lost_receives_of(srq)
+    }
+    fn add_receives(&mut self, qp: Qp, from: Srq, count: u16) -> u16 {
+        self.add_receives(qp, from, count)
+    }
+    fn drop_receives(&mut self, qp: Qp) -> ExtraReceives {
+        self.drop_receives(qp)
+    }
+    fn reclaim_receives(&mut self, srq: Srq, first: u64, out: &mut Vec<u64>) -> usize {
+        self.reclaim_receives(srq, first, out)
     }
     fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
         self.alive()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::VerbsRnic;
 use super::cm::CmPhase;
-use super::pool::PooledReceive;
+use super::pool::{PooledQueue, max_receives};
 use super::queues::{Role, Store, blank};
 use super::raw::{CmId, HwSge, QpShape, Staged, Window};
 use super::send_budget::{SendBudget, Work};
@@ -92,8 +92,8 @@ pub(super) struct VerbsQp {
     pub(super) staged: Vec<Staged>,
     pub(super) sges: Vec<HwSge>,
     pub(super) recvs: VecDeque<u64>,
-    /// Receives from the pool of its SRQ, the oldest first.
-    pub(super) pooled: VecDeque<PooledReceive>,
+    /// Receives from pools.
+    pub(super) pooled: PooledQueue,
 }
 
 impl VerbsRnic {
@@ -137,7 +137,7 @@ impl VerbsRnic {
             staged: Vec::new(),
             sges: Vec::new(),
             recvs: VecDeque::new(),
-            pooled: VecDeque::new(),
+            pooled: PooledQueue::default(),
         })?;
         self.pds.get_mut(attr.pd.0)?.users += 1;
         self.cqs.get_mut(attr.send_cq.0)?.users += 1;
@@ -208,6 +208,7 @@ impl VerbsRnic {
                     Store::Device(queue) => {
                         (Some(Arc::clone(queue)), Role::Shared(srq.0), entry.max_wr)
                     }
+                    // Room in the CQ for extra receives is reserved when they come.
                     Store::Pool(_) => (None, Role::Pooled(srq.0), STRICT_CREDITS.into()),
                 }
             }
@@ -228,7 +229,7 @@ impl VerbsRnic {
                 recv_cq: &rcq,
                 srq: srq.as_ref(),
                 max_send_wr: sends,
-                max_recv_wr: recvs,
+                max_recv_wr: if role.is_pooled() { max_receives(&self.attr).into() } else { recvs },
                 // One more for the copied bytes, if the device has one.
                 max_sge: u32::try_from(self.caps.max_sge + 1).unwrap_or(2).min(self.attr.max_sge),
                 max_inline,
@@ -323,6 +324,24 @@ impl VerbsRnic {
                 self.push_wc(attr.recv_cq, blank(Qp(qp), wr_id, WcOp::Recv, WcStatus::Flushed));
             }
         }
+    }
+
+    /// Reserves room in the CQ of a queue pair for up to `count` more receives. Returns how many.
+    pub(super) fn reserve_receives(&mut self, qp: u32, count: u16) -> u16 {
+        let Some(hw) = self.qps.get_mut(qp).ok().and_then(|q| q.hw.as_mut()) else { return 0 };
+        let reserved = &mut hw.reserved;
+        let count = u32::from(count).min(self.hw[reserved.recv_cq].room());
+        self.hw[reserved.recv_cq].reserve(count);
+        reserved.recvs += count;
+        u16::try_from(count).unwrap_or(0)
+    }
+
+    /// A queue pair has one receive less.
+    pub(super) fn unreserve_receive(&mut self, qp: u32) {
+        let Some(hw) = self.qps.get_mut(qp).ok().and_then(|q| q.hw.as_mut()) else { return };
+        hw.reserved.recvs -= 1;
+        let index = hw.reserved.recv_cq;
+        self.unreserve(index, 1);
     }
 
     pub(super) fn qp_state(&self, id: Qp) -> Result<QpState, RnicError> {

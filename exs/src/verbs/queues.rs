@@ -54,6 +54,11 @@ impl Role {
     pub(super) fn has_messages(self) -> bool {
         matches!(self, Role::Shared(_) | Role::Pooled(_))
     }
+
+    /// True if it holds messages for queue pairs that have receives of their own.
+    pub(super) fn is_pooled(self) -> bool {
+        matches!(self, Role::Pooled(_))
+    }
 }
 
 /// A CQ of the device.
@@ -66,6 +71,24 @@ pub(super) struct HwQueue {
     reserved: u32,
     /// A notification was requested.
     armed: bool,
+}
+
+impl HwQueue {
+    /// Entries that queue pairs can still reserve.
+    pub(super) fn room(&self) -> u32 {
+        self.depth - self.reserved
+    }
+
+    pub(super) fn reserve(&mut self, count: u32) {
+        self.reserved += count;
+    }
+
+    /// True if another queue pair may reserve `need` entries. A quarter of the entries for pooled
+    /// receives is for the extra ones of queue pairs that are there.
+    fn fits(&self, need: u32) -> bool {
+        let kept = if self.role.is_pooled() && self.reserved > 0 { self.depth / 4 } else { 0 };
+        self.room() >= need + kept
+    }
 }
 
 /// Where the receives of an SRQ are.
@@ -143,10 +166,10 @@ impl VerbsRnic {
     /// Reserves `need` entries in a CQ of the device; makes a CQ if none has room. Returns its index.
     pub(super) fn reserve(&mut self, role: Role, need: u32) -> Result<usize, RnicError> {
         let shared = matches!(role, Role::Shared(_));
-        let fits = |q: &HwQueue| q.role == role && (shared || q.depth - q.reserved >= need);
+        let fits = |q: &HwQueue| q.role == role && (shared || q.fits(need));
         if let Some((index, queue)) = self.hw.iter_mut().find(|(_, q)| fits(q)) {
             // The receives of an SRQ are counted once, however many queue pairs share it.
-            queue.reserved += if shared { 0 } else { need };
+            queue.reserve(if shared { 0 } else { need });
             return Ok(index);
         }
         let limit = self.attr.max_cqe;
@@ -210,6 +233,11 @@ impl VerbsRnic {
             let users = entry.users;
             return Err(RnicError::Busy { what: "shared receive queue", id: srq.0, users });
         }
+        let holders = self.qps.iter().filter(|(_, q)| q.pooled.holds(srq.0)).count();
+        if holders > 0 {
+            let users = holders;
+            return Err(RnicError::Busy { what: "shared receive queue", id: srq.0, users });
+        }
         let pd = self.srqs.remove(srq.0)?.pd;
         self.pds.get_mut(pd)?.users -= 1;
         // Its CQ goes with it.
@@ -240,7 +268,7 @@ impl VerbsRnic {
             Store::Device(queue) => {
                 queue.post(wr.wr_id, sges).map_err(|e| RnicError::os("ibv_post_srq_recv", &e))?;
             }
-            Store::Pool(_) => self.give_to_pool(srq.0, PooledReceive::new(wr.wr_id, sges)?),
+            Store::Pool(_) => self.give_to_pool(PooledReceive::new(srq.0, wr.wr_id, sges)?),
         }
         self.srqs.get_mut(srq.0)?.posted += 1;
         Ok(())
@@ -304,9 +332,8 @@ impl VerbsRnic {
             // The receives of a queue pair that is gone are in the pool already.
             (Role::Sends | Role::Receives | Role::Pooled(_), None) => {}
             (Role::Receives, Some(qp)) => self.received(qp, wc),
-            (Role::Pooled(srq), Some(qp)) => {
-                self.count_used_receive(srq);
-                self.pooled_used(qp, srq, wc.status == 0);
+            (Role::Pooled(_), Some(qp)) => {
+                self.pooled_used(qp, wc.status == 0);
                 self.received(qp, wc);
             }
             (Role::Shared(srq), qp) => {

@@ -14,8 +14,8 @@ use crate::mem::{Access, Buffer, Key, Region, ReleaseRegistration, Segment};
 use crate::progress::Error;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, ConnReq, Cq, Disconnect, EagerSend, FileRange, HEAD, Listener, Mr, Qp, QpAttr, Rnic,
-    RnicError, SendWr, Wc,
+    Caps, ConnReq, Cq, Disconnect, EagerSend, ExtraReceives, FileRange, HEAD, Listener, Mr, Qp,
+    QpAttr, Rnic, RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
 use crate::sys::{IoVec, Staging};
@@ -331,6 +331,18 @@ impl Port for SockPort<'_> {
 
     fn file_room(&mut self, range: &FileRange) -> u64 {
         self.device.file_room(self.domain, self.qp, range)
+    }
+
+    fn add_receives(&mut self, count: u16) -> u16 {
+        let Ok((rnic, pools)) = self.device.pools(self.domain) else { return 0 };
+        pools.receives.add(rnic, self.qp, count)
+    }
+
+    fn drop_receives(&mut self) -> ExtraReceives {
+        match self.device.pools(self.domain) {
+            Ok((rnic, pools)) => pools.receives.drop_extra(rnic, self.qp),
+            Err(_) => ExtraReceives::default(),
+        }
     }
 
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {

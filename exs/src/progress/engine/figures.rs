@@ -33,6 +33,8 @@ pub(in crate::progress) fn add(sum: &mut Counters, one: &Counters) {
         adverts_stale,
         credit_stalls,
         queue_stalls,
+        receives_added,
+        receives_dropped,
         messages_sent,
         messages_received,
         confirms,

@@ -7,7 +7,7 @@
 //!
 //! | part | owns | files |
 //! |---|---|---|
-//! | `devices` | the RNICs with their domains, queues and pools; the search for RDMA devices; the peers that did not answer; room for one message | `devices`, `device`, `domain`, `receives`, `slots`, `memory`, `files`, `unreachable` |
+//! | `devices` | the RNICs with their domains, queues and pools; the search for RDMA devices; the peers that did not answer; room for one message | `devices`, `device`, `domain`, `receives`, `slots`, `extra`, `memory`, `files`, `unreachable` |
 //! | `sockets` | the sockets with their sessions; the list of marked sockets; lazy doorbells; the sockets of queue pairs and listeners; the sums of what connections counted | `sockets`, `sock`, `queries`, `tally`, `inspect` |
 //! | `ops` | what each event must return; the groups of sends of several parts | `ops`, `parts` |
 //! | `timers` | for each socket the time at which the engine must look after it | `timers` |
@@ -56,6 +56,7 @@ mod devices;
 mod dial;
 mod domain;
 mod eager;
+mod extra;
 mod figures;
 mod files;
 mod hosts;

@@ -13,14 +13,15 @@
 
 use std::collections::HashMap;
 
+use super::extra::{ExtraSlots, MOST_EXTRA};
 use super::slots::{CHUNK, MOST, Slots};
 use crate::mem::Segment;
-use crate::rnic::{Pd, Qp, Rnic, RnicError, Srq};
+use crate::rnic::{ExtraReceives, Pd, Qp, Rnic, RnicError, Srq};
 
 /// The distance between the slot numbers of two queues, and of two domains.
 const QUEUE: u64 = 1 << 16;
 const DOMAIN: u64 = 1 << 32;
-const _: () = assert!(MOST as u64 <= QUEUE);
+const _: () = assert!(MOST as u64 <= QUEUE && MOST_EXTRA as u64 <= QUEUE);
 /// A queue that may have lost this many receives gets no more connections.
 const LACK: usize = CHUNK / 4;
 
@@ -35,13 +36,16 @@ pub(super) struct Receives {
     newest: u64,
     /// The queue of each connection.
     of: HashMap<Qp, Srq>,
+    /// What busy connections have beyond that.
+    extra: ExtraSlots,
 }
 
 impl Receives {
     pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd, domain: u32) -> Result<Receives, RnicError> {
         let newest = u64::from(domain) * DOMAIN;
         let current = Slots::new(rnic, pd, newest)?;
-        Ok(Receives { pd, current, old: Vec::new(), newest, of: HashMap::new() })
+        let (old, of, extra) = (Vec::new(), HashMap::new(), ExtraSlots::default());
+        Ok(Receives { pd, current, old, newest, of, extra })
     }
 
     /// The domain of a slot.
@@ -71,6 +75,7 @@ impl Receives {
     /// A connection's queue pair is gone. Its queue ends with its last connection, if it is an old
     /// one.
     pub(super) fn release(&mut self, rnic: &mut dyn Rnic, qp: Qp) {
+        self.extra.release(rnic, qp);
         let Some(srq) = self.of.remove(&qp) else { return };
         if srq == self.current.srq() {
             self.current.release(rnic.caps());
@@ -96,7 +101,7 @@ impl Receives {
 
     /// Makes another queue for new connections.
     fn renew(&mut self, rnic: &mut dyn Rnic) {
-        let next = (self.newest / DOMAIN * DOMAIN) + (self.newest + QUEUE) % DOMAIN;
+        let next = self.next_base();
         match Slots::new(rnic, self.pd, next) {
             Ok(new) => {
                 self.newest = next;
@@ -108,18 +113,39 @@ impl Receives {
         }
     }
 
+    /// The number of the first slot of another queue.
+    fn next_base(&self) -> u64 {
+        (self.newest / DOMAIN * DOMAIN) + (self.newest + QUEUE) % DOMAIN
+    }
+
+    /// Gives a busy connection up to `count` more receives. Returns how many.
+    pub(super) fn add(&mut self, rnic: &mut dyn Rnic, qp: Qp, count: u16) -> u16 {
+        if self.extra.is_unused() {
+            self.newest = self.next_base();
+        }
+        self.extra.add(rnic, (self.pd, self.newest), qp, count)
+    }
+
+    /// Replaces the extra receives of a connection no more. Says which are left.
+    pub(super) fn drop_extra(&mut self, rnic: &mut dyn Rnic, qp: Qp) -> ExtraReceives {
+        self.extra.drop_of(rnic, qp)
+    }
+
     /// The queue of a slot. None: it is gone.
     fn find(&mut self, slot: u64) -> Option<&mut Slots> {
         let is_its = |s: &Slots| slot / QUEUE == s.base() / QUEUE;
         if is_its(&self.current) {
             return Some(&mut self.current);
         }
-        self.old.iter_mut().find(|s| is_its(s))
+        let extra = self.extra.slots().into_iter();
+        self.old.iter_mut().chain(extra).find(|s| is_its(s))
     }
 
     /// The message in a slot has been handled: the slot can be posted again.
     pub(super) fn give_back(&mut self, rnic: &mut dyn Rnic, slot: u64) -> Result<(), RnicError> {
-        self.find(slot).map_or(Ok(()), |slots| slots.give_back(rnic, slot))
+        let posted = self.find(slot).map_or(Ok(()), |slots| slots.give_back(rnic, slot));
+        self.extra.give_back(rnic);
+        posted
     }
 
     /// The `len` bytes that arrived in a slot. None: there is no such slot, or it is shorter.
@@ -130,6 +156,7 @@ impl Receives {
     /// Frees all queues.
     pub(super) fn end(self, rnic: &mut dyn Rnic) {
         self.current.end(rnic);
+        self.extra.end(rnic);
         for slots in self.old {
             slots.end(rnic);
         }

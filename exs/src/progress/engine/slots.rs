@@ -92,8 +92,18 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(rnic: &mut dyn Rnic, pd: Pd, base: u64) -> Result<Slots, RnicError> {
+        let most = if rnic.caps().srq_waits { PATIENT_MAX } else { STRICT_MAX };
+        Slots::up_to(rnic, pd, base, most)
+    }
+
+    /// A queue of at most `most` slots.
+    pub(super) fn up_to(
+        rnic: &mut dyn Rnic,
+        pd: Pd,
+        base: u64,
+        most: usize,
+    ) -> Result<Slots, RnicError> {
         let caps = rnic.caps();
-        let most = if caps.srq_waits { PATIENT_MAX } else { STRICT_MAX };
         let (limit, len) = (most.min(caps.max_srq_wr), slot_len(caps));
         let srq = rnic.create_srq(pd, limit)?;
         let lag = LAG.min(limit / 8);
@@ -165,6 +175,40 @@ impl Slots {
         }
         self.promised = asked;
         Ok(())
+    }
+
+    /// Makes sure that there are up to `count` slots more for a busy connection. Returns how many.
+    pub(super) fn promise_extra(
+        &mut self,
+        rnic: &mut dyn Rnic,
+        count: usize,
+    ) -> Result<usize, RnicError> {
+        let count = count.min(self.limit.saturating_sub(self.promised + self.lag));
+        self.grow(rnic, self.promised + count + self.lag)?;
+        self.promised += count;
+        Ok(count)
+    }
+
+    /// Busy connections have `count` slots less. Frees the memory of those that no queue pair has.
+    /// True if none are left.
+    pub(super) fn release_extra(&mut self, rnic: &mut dyn Rnic, count: usize) -> bool {
+        self.promised -= count;
+        let mut free = Vec::new();
+        let unused = rnic.reclaim_receives(self.srq, u64::MAX, &mut free);
+        // Queue pairs have the others, or a message lies there that the engine has not handled.
+        let used = self.count - self.out.len() - self.back.len() - unused;
+        let needed = self.promised.max(used);
+        self.keep = match needed {
+            0 => 0,
+            _ => (needed + self.lag + CHUNK / 2).next_multiple_of(CHUNK).min(self.keep),
+        };
+        rnic.reclaim_receives(self.srq, self.base + self.keep as u64, &mut free);
+        free.append(&mut self.back);
+        for slot in free {
+            // It exists, so this fails only if the device is gone.
+            let _ = self.reuse(rnic, slot);
+        }
+        self.count == 0
     }
 
     /// A connection is gone: the slots that it no longer needs can go.

@@ -26,7 +26,7 @@ use crate::progress::handle::Claim;
 use crate::progress::options::{MOST_INLINE, Options};
 use crate::progress::route::Route;
 use crate::rnic::{Caps, Qp};
-use crate::session::{Buf, Counters, OpError, Session, SessionConfig, Standing};
+use crate::session::{Buf, Counters, Demand, OpError, Session, SessionConfig, Standing};
 use crate::time::Time;
 use crate::trace::{ConnectionSpan, debug, info};
 use crate::wire::exs::{Hello, SocketKind};
@@ -199,6 +199,8 @@ impl Sock {
             max_chunk: clamp(usize::try_from(caps.max_msg).unwrap_or(usize::MAX), 1, 1 << 20),
             max_msg: self.opts.max_message,
             credits: Device::credits(caps),
+            most_credits: caps.max_receives,
+            demand: Demand::default(),
             slot: slots::slot_len(caps),
             max_send_wr: Device::send_depth(caps),
             keepalive: self.opts.keep_alive,

@@ -224,6 +224,8 @@ fn counters(o: &mut Object<'_>, c: &Counters) {
         adverts_stale as "adverts_stale",
         credit_stalls as "credit_stalls",
         queue_stalls as "queue_stalls",
+        receives_added as "receives_added",
+        receives_dropped as "receives_dropped",
         messages_sent as "messages_sent",
         messages_received as "messages_received",
         confirms as "confirms",

@@ -44,6 +44,8 @@ fn honest() -> Vec<Message> {
         Message::Pong,
         Message::Confirm { number: 1 },
         Message::Confirmed { number: 1 },
+        Message::More,
+        Message::Use { messages: 1 },
         advert(false, true),
         advert(true, false),
         Message::RingReq,

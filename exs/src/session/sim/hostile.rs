@@ -32,7 +32,10 @@ fn message(rng: &mut Rng, stream: bool) -> Message {
         1 => rng.pick(&[Message::Credit, Message::Ping, Message::Pong]),
         2 => {
             let number = short(a.min(9));
-            rng.pick(&[Message::Confirm { number }, Message::Confirmed { number }])
+            let messages = short(b.min(40));
+            let use_up = Message::Use { messages };
+            let confirmed = Message::Confirmed { number };
+            rng.pick(&[Message::Confirm { number }, confirmed, Message::More, use_up])
         }
         3 => Message::Abort { code: short(a) },
         4 => Message::Withdraw { generation: short(a.min(2)) },

@@ -7,8 +7,10 @@
 
 mod atomic;
 mod port;
+mod receives;
 
 pub(in crate::session::sim) use port::LinkEnd;
+pub(in crate::session::sim) use receives::Receives;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::fs::FileExt;
@@ -114,8 +116,7 @@ pub(super) struct Side {
     /// Every key that ever was an export.
     exports: Vec<Key>,
     pub(super) binding_export: bool,
-    /// Receives posted.
-    pub(super) slots: u16,
+    pub(super) slots: Receives,
     pub(super) slot: usize,
     pub(super) allocs: usize,
     reads: u32,
@@ -171,7 +172,7 @@ impl Net {
             closed: Vec::new(),
             exports: Vec::new(),
             binding_export: false,
-            slots: 0,
+            slots: Receives::default(),
             slot: 0,
             allocs: 0,
             reads: 0,
@@ -464,9 +465,8 @@ impl Net {
 
     fn use_slot(&mut self, side: usize, len: usize) {
         let s = &mut self.sides[side];
-        assert!(s.slots > 0, "side {side}: a message meets no receive");
+        assert!(s.slots.take(), "side {side}: a message meets no receive");
         assert!(len <= s.slot, "side {side}: {len} bytes do not fit a slot of {}", s.slot);
-        s.slots -= 1;
     }
 
     /// The memory that a peer's access touches; none if the access is not allowed.

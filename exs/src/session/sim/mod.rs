@@ -101,6 +101,8 @@ fn every_road_is_taken() {
                 ("stale ADVERTs", c.adverts_stale),
                 ("credit stalls", c.credit_stalls),
                 ("queue stalls", c.queue_stalls),
+                ("receives added", c.receives_added),
+                ("receives dropped", c.receives_dropped),
                 ("confirms", c.confirms),
                 ("rings", c.rings_granted),
             ];

@@ -9,7 +9,7 @@ use crate::session::{
 };
 use crate::time::Time;
 
-use super::link::{Arrival, LinkEnd, Net};
+use super::link::{Arrival, LinkEnd, Net, Receives};
 use super::rng::Rng;
 use super::user::iovec;
 use crate::mem::{Access, AtomicOp, Atomics, Key, Region};
@@ -78,8 +78,9 @@ impl Pair {
         };
         let wrs = [cfg.max_send_wr; 2];
         let mut net = Net::new(Rng::new(1), [caps.clone(), caps], wrs);
-        for side in &mut net.sides {
-            (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
+        for (side, cfg) in net.sides.iter_mut().zip([&cfg, &other]) {
+            side.slots = Receives::new(cfg.credits, cfg.most_credits);
+            (side.slot, side.ord) = (cfg.slot as usize, 2);
             side.caps.small_reads = !cfg.confirm;
         }
         let a = Session::initiator(cfg);
@@ -122,6 +123,12 @@ impl Pair {
         self.net.break_qp(side, WcStatus::Flushed, cause);
     }
 
+    /// Receives of this end, and the extra ones among them.
+    pub(in crate::session) fn receives(&self, side: usize) -> (usize, usize) {
+        let slots = &self.net.sides[side].slots;
+        (slots.len(), slots.extra())
+    }
+
     /// Frames that came to this end.
     pub(in crate::session) fn frames(&self, side: usize) -> u64 {
         self.frames[side]
@@ -151,7 +158,7 @@ impl Pair {
         op: u64,
         len: usize,
     ) -> Result<(), OpError> {
-        self.fill += 1;
+        self.fill = self.fill.wrapping_add(1);
         let (bufs, now) = (self.memory(side, &[len], self.fill), self.net.now);
         let source = SendSource::Memory(iovec(&bufs));
         self.with(side, |s, _| s.post_send(now, op, source)).map_err(|(error, _)| error)
@@ -194,7 +201,7 @@ impl Pair {
 
     /// Writes to an export at an offset, and waits until the bytes have arrived.
     pub(in crate::session) fn write(&mut self, op: u64, to: &(Buf, Key), at: u64, len: usize) {
-        self.fill += 1;
+        self.fill = self.fill.wrapping_add(1);
         let (bufs, now) = (self.memory(0, &[len], self.fill), self.net.now);
         let (raddr, iov) = (to.0.seg.addr() + at, iovec(&bufs));
         self.with(0, |s, _| s.post_write(now, op, raddr, to.1, iov, true)).unwrap();
@@ -340,6 +347,6 @@ impl Pair {
             Arrival::Immediate(imm) => self.sessions[side].handle_write_imm(now, imm),
             Arrival::Nothing => return,
         }
-        self.net.sides[side].slots += 1;
+        self.net.sides[side].slots.give_back();
     }
 }

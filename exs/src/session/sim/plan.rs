@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rnic::{Atomics, Caps};
-use crate::session::{Announce, SessionConfig};
+use crate::session::{Announce, Demand, SessionConfig};
 use crate::time::Time;
 use crate::wire::exs::{Hello, SocketKind};
 
@@ -58,6 +58,13 @@ impl Plan {
             max_chunk: rng.pick(&[1, 50, 1000, 1 << 20]).max(u32::try_from(max_len / 64).unwrap()),
             max_msg: max_len as u64 - rng.below(2),
             credits: rng.pick(&[4, 4, 5, 8, 32]),
+            most_credits: rng.pick(&[0, 9, 32]),
+            demand: Demand {
+                busy_stalls: rng.range(1, 4),
+                busy_within: Duration::from_micros(rng.range(1, 20_000)),
+                idle_messages: rng.pick(&[1, 10, 1000]),
+                idle_within: Duration::from_micros(rng.range(1, 20_000)),
+            },
             slot: rng.pick(&[48, 100, 1000]),
             max_send_wr: rng.size(4, 20),
             keepalive: rng.one_in(2).then(|| Duration::from_millis(rng.range(1, 2000))),

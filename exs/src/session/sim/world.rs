@@ -9,7 +9,7 @@ use crate::session::{After, Counters, Doorbell, MessageBytes, RecvOpts, Session}
 use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
-use super::link::{Arrival, LinkEnd, Net};
+use super::link::{Arrival, LinkEnd, Net, Receives};
 use super::plan::Plan;
 use super::rng::Rng;
 use super::user::{Kind, User, verify_packets, verify_stream};
@@ -36,7 +36,9 @@ impl World {
         net.delay = plan.delay;
         (net.passes, net.keeps, net.closes) = (rng.below(5), rng.one_in(2), rng.one_in(2));
         for (side, cfg) in net.sides.iter_mut().zip(&plan.cfg) {
-            (side.slots, side.slot, side.ord) = (cfg.credits, cfg.slot as usize, 2);
+            side.slots = Receives::new(cfg.credits, cfg.most_credits);
+            side.slots.scarce = true;
+            (side.slot, side.ord) = (cfg.slot as usize, 2);
             side.caps.small_reads = !cfg.confirm;
         }
         let near = rng.one_in(2);
@@ -181,15 +183,15 @@ impl World {
                     let (ended, _) = s.handle_eager(now, end, MessageBytes::Copy(&bytes));
                     s.done.extend(ended);
                 });
-                self.net.sides[side].slots += 1;
+                self.net.sides[side].slots.give_back();
             }
             Arrival::Message(slot) => {
                 let _ = self.with(side, |s, end| s.handle_message(now, end, &slot));
-                self.net.sides[side].slots += 1;
+                self.net.sides[side].slots.give_back();
             }
             Arrival::Immediate(imm) => {
                 self.with(side, |s, _| s.handle_write_imm(now, imm));
-                self.net.sides[side].slots += 1;
+                self.net.sides[side].slots.give_back();
             }
             Arrival::Nothing => {}
         }

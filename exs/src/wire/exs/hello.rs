@@ -6,7 +6,7 @@
 //!            0 |   'E'      'X'      'S'      'H'  |
 //!            4 | first  |  last  |  kind  |   0    |
 //!            8 |             features              |
-//!           12 |     credits     |        0        |
+//!           12 |     credits     |      most       |
 //!           16 |               slot                |
 //!           20 |               ring                |
 //!           24 |                                   |
@@ -54,6 +54,9 @@ pub struct Hello {
     pub features: u32,
     /// Receives that this side keeps posted: the peer's initial credits.
     pub credits: u16,
+    /// Receives that this side may come to have posted, beyond [`Hello::credits`] at first. 0, or
+    /// fewer than these: it keeps to them.
+    pub most: u16,
     /// Size of each of these receives in bytes.
     pub slot: u32,
     /// Size of this side's ring (stream) or stash (seqpacket) in bytes.
@@ -141,8 +144,11 @@ impl Hello {
     pub const INVALIDATE: u32 = 1;
     /// Feature of both sides: an ADVERT may cover several receives.
     pub const SEVERAL: u32 = 1 << 1;
+    /// Feature of both sides: a side may give its peer more credits than its hello says, and ask it
+    /// to use some up. The peer may ask for more.
+    pub const MORE: u32 = 1 << 2;
     /// The features of both sides that this build has.
-    pub const FEATURES: u32 = Hello::INVALIDATE | Hello::SEVERAL;
+    pub const FEATURES: u32 = Hello::INVALIDATE | Hello::SEVERAL | Hello::MORE;
     /// Feature of one side: its peer must confirm WRITEs towards it by CONFIRM, which it answers,
     /// and not by READs of no bytes.
     pub const CONFIRM: u32 = 1 << 16;
@@ -160,6 +166,7 @@ impl Hello {
         out[6] = self.kind.code();
         out[8..12].copy_from_slice(&self.features.to_be_bytes());
         out[12..14].copy_from_slice(&self.credits.to_be_bytes());
+        out[14..16].copy_from_slice(&self.most.to_be_bytes());
         out[16..20].copy_from_slice(&self.slot.to_be_bytes());
         out[20..24].copy_from_slice(&self.ring.to_be_bytes());
         out[24..32].copy_from_slice(&self.max_msg.to_be_bytes());
@@ -188,6 +195,7 @@ impl Hello {
             kind: SocketKind::from_code(kind).ok_or(HelloError::UnknownKind { code: kind })?,
             features: be32(bytes, 8).ok_or(truncated)?,
             credits: be16(bytes, 12).ok_or(truncated)?,
+            most: be16(bytes, 14).ok_or(truncated)?,
             slot: be32(bytes, 16).ok_or(truncated)?,
             ring: be32(bytes, 20).ok_or(truncated)?,
             max_msg,

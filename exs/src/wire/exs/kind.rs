@@ -46,6 +46,10 @@ kinds! {
     Confirm = 9, 16;
     /// CONFIRMED.
     Confirmed = 10, 16;
+    /// MORE.
+    More = 11, 16;
+    /// USE.
+    Use = 12, 16;
     /// DATA.
     Data = 16, 16;
     /// ADVERT.

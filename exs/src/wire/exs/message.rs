@@ -23,6 +23,8 @@
 //! | 8    | FIN          |             |       |            |              |         |      |            |
 //! | 9    | CONFIRM      |             |       | number     |              |         |      |            |
 //! | 10   | CONFIRMED    |             |       | number     |              |         |      |            |
+//! | 11   | MORE         |             |       |            |              |         |      |            |
+//! | 12   | USE          |             |       | messages   |              |         |      |            |
 //! | 16   | DATA         | 1 direct, 2 inline | bytes |     | inline data  |         |      |            |
 //! | 17   | ADVERT       | 1 waitall, 2 invalidate | bytes | key        | seq          | addr    | phase (32 bits) |  |
 //! | 18   | RING_REQ     |             |       |            |              |         |      |            |
@@ -81,6 +83,13 @@ pub enum Message {
     Confirmed {
         /// The number of the last CONFIRM.
         number: u32,
+    },
+    /// This side waits for credits, and could use more of them.
+    More,
+    /// Asks the peer to send some messages soon, so that they use up receives.
+    Use {
+        /// Number of messages.
+        messages: u32,
     },
     /// Announces stream data.
     Data {
@@ -210,6 +219,8 @@ impl Message {
             Message::Pong => MessageKind::Pong,
             Message::Confirm { .. } => MessageKind::Confirm,
             Message::Confirmed { .. } => MessageKind::Confirmed,
+            Message::More => MessageKind::More,
+            Message::Use { .. } => MessageKind::Use,
             Message::Data { .. } => MessageKind::Data,
             Message::Advert(_) => MessageKind::Advert,
             Message::RingReq => MessageKind::RingReq,
@@ -263,6 +274,7 @@ impl Message {
             | Message::Credit
             | Message::Ping
             | Message::Pong
+            | Message::More
             | Message::RingReq
             | Message::RingRelease
             | Message::Fin
@@ -291,6 +303,7 @@ impl Message {
             Message::Confirm { number } | Message::Confirmed { number } => {
                 Raw { aux: number, ..none }
             }
+            Message::Use { messages } => Raw { aux: messages, ..none },
             Message::Eager { len } => Raw { len, ..none },
             Message::Rts { msg, total } => Raw { w16: msg, w24: total, ..none },
             Message::PacketAdvert { msg, generation, addr, key, len } => {
@@ -406,6 +419,7 @@ impl Raw {
             K::Abort
                 | K::Confirm
                 | K::Confirmed
+                | K::Use
                 | K::Advert
                 | K::Ring
                 | K::Withdraw
@@ -441,6 +455,8 @@ impl Raw {
             MessageKind::Abort => Message::Abort { code: self.aux },
             MessageKind::Confirm => Message::Confirm { number: self.aux },
             MessageKind::Confirmed => Message::Confirmed { number: self.aux },
+            MessageKind::More => Message::More,
+            MessageKind::Use => Message::Use { messages: self.aux },
             MessageKind::Fin => Message::Fin,
             MessageKind::Data => Message::Data {
                 direct: self.flags & DIRECT != 0,

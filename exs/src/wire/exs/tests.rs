@@ -7,6 +7,7 @@ fn hello() -> Hello {
         kind: SocketKind::SeqPacket,
         features: 0x0000_0005,
         credits: 64,
+        most: 0x0102,
         slot: 0x1000,
         ring: 0x0010_0000,
         max_msg: 0x1_0000_0000,
@@ -23,7 +24,7 @@ fn emitted(h: &Hello) -> Vec<u8> {
 #[rustfmt::skip]
 const HELLO_BYTES: [u8; HELLO_LEN] = [
     b'E', b'X', b'S', b'H', 1, 1, 2, 0,
-    0, 0, 0, 5,  0, 64, 0, 0,
+    0, 0, 0, 5,  0, 64, 1, 2,
     0, 0, 0x10, 0,  0, 0x10, 0, 0,
     0, 0, 0, 1, 0, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
@@ -41,7 +42,7 @@ fn hello_vector() {
 fn hello_ignores_padding_and_reserved_bytes() {
     let mut padded = [0x5A; MAX_HELLO];
     padded[..HELLO_LEN].copy_from_slice(&HELLO_BYTES);
-    for reserved in [7, 14, 15, 32, 39] {
+    for reserved in [7, 32, 39] {
         padded[reserved] = 0xFF;
     }
     assert_eq!(Hello::parse(&padded), Ok(hello()));
@@ -131,6 +132,8 @@ fn vectors() -> Vec<Vector> {
         (Message::Fin,         [8, 0],  0, 0, vec![]),
         (Message::Confirm { number: 0xFFFF_FFFE },   [9, 0],  0, 0xFFFF_FFFE, vec![]),
         (Message::Confirmed { number: 0x0102_0304 }, [10, 0], 0, 0x0102_0304, vec![]),
+        (Message::More,        [11, 0], 0, 0, vec![]),
+        (Message::Use { messages: 0x0102_0304 },     [12, 0], 0, 0x0102_0304, vec![]),
         (Message::Data { direct: false, inline: false, len: 7 }, [16, 0], 7, 0, vec![]),
         (Message::Data { direct: true, inline: false, len: 7 },  [16, 1], 7, 0, vec![]),
         (Message::Data { direct: false, inline: true, len: 3 },  [16, 2], 3, 0, vec![]),
@@ -296,6 +299,8 @@ fn any_message() -> impl Strategy<Value = Message> {
             MessageKind::Fin => Message::Fin,
             MessageKind::Confirm => Message::Confirm { number: d },
             MessageKind::Confirmed => Message::Confirmed { number: d },
+            MessageKind::More => Message::More,
+            MessageKind::Use => Message::Use { messages: d },
             MessageKind::Data => {
                 Message::Data { direct: p, inline: q, len: if q { d % 300 } else { d } }
             }
@@ -399,11 +404,11 @@ proptest! {
 
     #[test]
     fn hello_round_trip(
-        last in 1..=u8::MAX, stream: bool, features: u32, credits: u16, slot: u32,
+        last in 1..=u8::MAX, stream: bool, features: u32, credits: u16, most: u16, slot: u32,
         ring: u32, max_msg: u64,
     ) {
         let kind = if stream { SocketKind::Stream } else { SocketKind::SeqPacket };
-        let h = Hello { versions: (1, last), kind, features, credits, slot, ring, max_msg };
+        let h = Hello { versions: (1, last), kind, features, credits, most, slot, ring, max_msg };
         prop_assert_eq!(Hello::parse(&emitted(&h)), Ok(h));
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::mem::{Access, Key, Region, Segment};
 use crate::rnic::{
-    Caps, Disconnect, DisconnectCause, EagerSend, HEAD, Mr, QpState, RnicError, SendOp, SendWr,
-    Sge, WcOp, WcStatus, check_atomic,
+    Caps, Disconnect, DisconnectCause, EagerSend, ExtraReceives, HEAD, Mr, QpState, RnicError,
+    SendOp, SendWr, Sge, WcOp, WcStatus, check_atomic,
 };
 use crate::session::{Buf, Port};
 use crate::sys::IoVec;
@@ -118,6 +118,20 @@ impl Port for LinkEnd<'_> {
         let mut data = bytes[..len].to_vec();
         payload.append_to(&mut data);
         self.net.pass(self.side, data)
+    }
+
+    fn add_receives(&mut self, count: u16) -> u16 {
+        let most = usize::from(count).min(self.me().slots.most - self.me().slots.len());
+        let count = if self.me().slots.scarce && self.net.rng.one_in(4) {
+            self.net.rng.size(0, most)
+        } else {
+            most
+        };
+        u16::try_from(self.me().slots.add(count)).unwrap()
+    }
+
+    fn drop_receives(&mut self) -> ExtraReceives {
+        self.me().slots.drop_extra()
     }
 
     fn bind(&mut self, mr: Mr, addr: u64, len: u64, access: Access) -> Result<Key, RnicError> {
