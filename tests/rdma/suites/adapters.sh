@@ -18,7 +18,7 @@ for adapter in ${RDMA_ADAPTERS:-$usual}; do
     before=$(census)
     export EXS_TEST_ADAPTER=$adapter
     check "socket contract on $device as $adapter" run_tests socket_contract_verbs 850 --skip ipv6::
-    check "an idle connection is small on $device as $adapter" run_tests idle_memory 120
+    check "an idle connection is small on $device as $adapter" run_tests idle_memory 300
     if [ -n "${RDMA_ADAPTERS-}" ]; then
         check "rnic contract on $device as $adapter" run_tests rnic_contract_verbs 400
     fi

@@ -14,6 +14,7 @@
 pub mod atomics;
 pub mod border;
 pub mod connections;
+pub mod extra;
 pub mod fairness;
 pub mod files;
 pub mod handover;
@@ -115,6 +116,10 @@ macro_rules! rnic_contract {
                 crc_protects_all_of_it,
                 queues_are_bounded,
                 a_solicited_event_is_told,
+            }
+            extra {
+                they_come_and_go,
+                they_fit_their_completion_queue,
             }
             reads {
                 reads_bring_data,
