@@ -301,4 +301,6 @@ pub struct Counters {
     pub engine_runs: u64,
     pub sleeps: u64,
     pub in_flight: u64,
+    pub receives_added: u64,
+    pub receives_dropped: u64,
 }

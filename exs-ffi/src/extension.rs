@@ -255,6 +255,8 @@ pub unsafe extern "C" fn exs_counters(fd: c_int, place: Out<Counters>, size: usi
             engine_runs,
             sleeps,
             in_flight,
+            receives_added,
+            receives_dropped,
         );
         // SAFETY: a structure of 64-bit numbers without gaps, read as its bytes.
         let bytes: [u8; size_of::<Counters>()] = unsafe { std::mem::transmute(c) };

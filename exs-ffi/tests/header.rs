@@ -64,6 +64,7 @@ fn expected() -> Vec<(String, i64)> {
             received_indirect, received_inline, read_bytes, write_bytes, copies, copied_bytes,
             adverts_sent, adverts_received, adverts_stale, credit_stalls, queue_stalls,
             messages_sent, messages_received, events, engine_runs, sleeps, in_flight,
+            receives_added, receives_dropped,
         }
     );
     all

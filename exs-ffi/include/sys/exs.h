@@ -652,6 +652,7 @@ typedef struct exs_counters_s { /* (not exs_counters: in C++ that would be the f
     uint64_t credit_stalls, queue_stalls;        /* waits for the peer, and for the send queue */
     uint64_t messages_sent, messages_received;
     uint64_t events, engine_runs, sleeps, in_flight; /* of the process only */
+    uint64_t receives_added, receives_dropped;   /* beyond the usual ones, for a busy peer */
 } exs_counters_t;
 
 /* Stores the figures. size: sizeof(exs_counters_t). A library with more figures stores

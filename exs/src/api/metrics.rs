@@ -53,7 +53,7 @@ const fn of_device(
     OfDevice { name, unit, help, series }
 }
 
-const OF_DEVICES: [OfDevice; 13] = [
+const OF_DEVICES: [OfDevice; 14] = [
     of_device(
         "exs_sent_bytes_total",
         Unit::Bytes,
@@ -144,6 +144,12 @@ const OF_DEVICES: [OfDevice; 13] = [
         Unit::Count,
         "Times that something waited: for credits of the peer, or for room in the send queue.",
         &[("reason", "credits", |c| c.credit_stalls), ("reason", "queue", |c| c.queue_stalls)],
+    ),
+    of_device(
+        "exs_extra_receives_total",
+        Unit::Count,
+        "Receives posted beyond the usual ones because a peer was busy, and those taken back.",
+        &[("change", "added", |c| c.receives_added), ("change", "dropped", |c| c.receives_dropped)],
     ),
 ];
 
