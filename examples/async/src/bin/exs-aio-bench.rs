@@ -1,15 +1,20 @@
-//! Streams of EXS beside tokio's TCP, in one run: `exs-aio-bench [SCENARIO] [ROUNDS]`.
+//! Streams of EXS beside tokio's TCP, in one run: `exs-aio-bench [SCENARIO] [ROUNDS] [OPTION]...`.
 //!
 //! The scenarios are `echo` (64 bytes there and back), `bulk` (64 KiB writes one way), `http` (axum
 //! and hyper) and `many` (connections with an echo each). The default is all of them. Each round runs
 //! TCP, the software RNIC and shared memory one after the other. The figures are medians of the
 //! rounds. The server is in a thread with a runtime of its own.
+//!
+//! The options: `--multi`: runtimes of the kind multi_thread, with two workers each. `--processes`:
+//! the server is a process. `--spawn`: client and server are tasks, not the future of `block_on`.
+//! `--only=tcp`, `--only=soft` or `--only=shm`: this kind of stream alone.
 
 use std::error::Error;
 use std::future::Future;
-use std::io;
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, mpsc};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Instant;
 
 use axum::Router;
@@ -26,8 +31,27 @@ use tokio::runtime::{Builder, Runtime};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
+/// What the command line says.
+struct Config {
+    multi: bool,
+    processes: bool,
+    spawn: bool,
+    only: Option<String>,
+    /// This process is the server of another one.
+    serves: bool,
+}
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+fn config() -> &'static Config {
+    CONFIG.get().expect("main sets it first of all")
+}
+
 /// A kind of stream.
-trait Net: Copy + Send + 'static {
+trait Net: Copy + Send + Sync + 'static {
+    /// Its name on the command line.
+    fn name(self) -> &'static str;
+
     type Listener: Send;
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -43,6 +67,10 @@ struct Tcp;
 impl Net for Tcp {
     type Listener = TcpListener;
     type Stream = TcpStream;
+
+    fn name(self) -> &'static str {
+        "tcp"
+    }
 
     async fn listen(self) -> io::Result<(TcpListener, SocketAddr)> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -74,6 +102,10 @@ impl Net for Exs {
     type Listener = AsyncListener;
     type Stream = AsyncStream;
 
+    fn name(self) -> &'static str {
+        if self.0 == Transport::Soft { "soft" } else { "shm" }
+    }
+
     async fn listen(self) -> io::Result<(AsyncListener, SocketAddr)> {
         let options = Options::default().with_transport(self.0);
         let listener = AsyncListener::bind_with(SocketAddr::from(([127, 0, 0, 1], 0)), options)?;
@@ -95,29 +127,76 @@ impl Net for Exs {
 }
 
 fn runtime() -> Result<Runtime> {
-    Ok(Builder::new_current_thread().enable_all().build()?)
+    let mut builder = match config().multi {
+        true => Builder::new_multi_thread(),
+        false => Builder::new_current_thread(),
+    };
+    Ok(builder.worker_threads(2).enable_all().build()?)
 }
 
-/// Runs `serve` with a listener in a thread, and `client` with its address here.
+/// Runs the future to its end, as a task or as the runtime's own future.
+fn run<T: Send + 'static>(f: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    runtime()?.block_on(async {
+        match config().spawn {
+            true => tokio::spawn(f).await?,
+            false => f.await,
+        }
+    })
+}
+
+/// The server of a scenario: tells its address, and serves.
+fn serve_with<N: Net, S>(
+    net: N,
+    serve: impl FnOnce(N::Listener) -> S + Send + 'static,
+    tell: impl FnOnce(SocketAddr) -> Result<()> + Send + 'static,
+) -> Result<()>
+where
+    S: Future<Output = Result<()>> + Send,
+{
+    run(async move {
+        let (listener, addr) = net.listen().await?;
+        tell(addr)?;
+        serve(listener).await
+    })
+}
+
+/// Runs `serve` with a listener beside `client`, which gets its address: in a thread or in a process.
 fn beside<N: Net, S, C, T>(
+    scenario: &str,
     net: N,
     serve: impl FnOnce(N::Listener) -> S + Send + 'static,
     client: impl FnOnce(SocketAddr) -> C,
 ) -> Result<T>
 where
-    S: Future<Output = Result<()>>,
-    C: Future<Output = Result<T>>,
+    S: Future<Output = Result<()>> + Send,
+    C: Future<Output = Result<T>> + Send + 'static,
+    T: Send + 'static,
 {
+    if config().serves {
+        serve_with(net, serve, |addr| Ok(writeln!(io::stdout(), "{addr}")?))?;
+        std::process::exit(0);
+    }
+    if config().processes {
+        let args =
+            std::env::args().skip(1).filter(|arg| arg.starts_with("--multi") || arg == "--spawn");
+        let only = format!("--only={}", net.name());
+        let mut server = Command::new(std::env::current_exe()?)
+            .args([scenario, "1", "--serves", &only])
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut addr = String::new();
+        let told = server.stdout.take().ok_or("the server has no output")?;
+        BufReader::new(told).read_line(&mut addr)?;
+        let result = run(client(addr.trim().parse()?))?;
+        server.wait()?;
+        return Ok(result);
+    }
     let (tell, told) = mpsc::channel();
-    let server = std::thread::spawn(move || {
-        runtime()?.block_on(async {
-            let (listener, addr) = net.listen().await?;
-            tell.send(addr)?;
-            serve(listener).await
-        })
-    });
+    let server =
+        std::thread::spawn(move || serve_with(net, serve, move |addr| Ok(tell.send(addr)?)));
     let addr = told.recv().map_err(|_| "the server does not listen")?;
-    let result = runtime()?.block_on(client(addr))?;
+    let result = run(client(addr))?;
     server.join().map_err(|_| "the server panicked")??;
     Ok(result)
 }
@@ -133,7 +212,7 @@ fn echo<N: Net>(net: N) -> Result<f64> {
         }
         Ok(())
     };
-    beside(net, serve, |addr| async move {
+    beside("echo", net, serve, move |addr| async move {
         let mut stream = net.connect(addr).await?;
         let mut bytes = [7; 64];
         let mut begun = Instant::now();
@@ -161,7 +240,7 @@ fn bulk<N: Net>(net: N) -> Result<f64> {
         stream.write_all(b"x").await?;
         Ok(())
     };
-    beside(net, serve, |addr| async move {
+    beside("bulk", net, serve, move |addr| async move {
         let mut stream = net.connect(addr).await?;
         let bytes = vec![7; LEN];
         let begun = Instant::now();
@@ -194,7 +273,7 @@ fn http<N: Net>(net: N) -> Result<f64> {
         }
         Ok(())
     };
-    let ask = |path: &'static str, times: u32, addr| async move {
+    let ask = move |path: &'static str, times: u32, addr| async move {
         let stream = net.connect(addr).await?;
         let (mut client, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -206,7 +285,7 @@ fn http<N: Net>(net: N) -> Result<f64> {
         }
         Ok::<(), Box<dyn Error + Send + Sync>>(())
     };
-    beside(net, serve, |addr| async move {
+    beside("http", net, serve, move |addr| async move {
         ask("/", 100, addr).await?;
         let begun = Instant::now();
         let clients: Vec<_> =
@@ -243,7 +322,7 @@ fn many<N: Net>(net: N) -> Result<f64> {
         }
         Ok(())
     };
-    beside(net, serve, |addr| async move {
+    beside("many", net, serve, move |addr| async move {
         let begun = Instant::now();
         let mut open = Vec::new();
         let mut bytes = [7; 64];
@@ -265,9 +344,18 @@ fn median(figures: &mut [f64]) -> f64 {
 }
 
 fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
-    let wanted = args.next().unwrap_or_else(|| "all".to_owned());
-    let rounds: usize = args.next().map_or(Ok(5), |n| n.parse())?;
+    let (options, args): (Vec<_>, Vec<_>) =
+        std::env::args().skip(1).partition(|arg| arg.starts_with("--"));
+    let has = |name: &str| options.iter().any(|option| option == name);
+    let config = CONFIG.get_or_init(|| Config {
+        multi: has("--multi"),
+        processes: has("--processes"),
+        spawn: has("--spawn"),
+        only: options.iter().find_map(|o| o.strip_prefix("--only=")).map(str::to_owned),
+        serves: has("--serves"),
+    });
+    let wanted = args.first().map_or("all", |name| name);
+    let rounds: usize = args.get(1).map_or(Ok(5), |n| n.parse())?;
     let run = |name: &str, unit: &str, scale: f64, f: &dyn Fn(usize) -> Result<f64>| {
         if wanted != "all" && wanted != name {
             return Ok(());
@@ -275,7 +363,9 @@ fn main() -> Result<()> {
         let mut figures = [const { Vec::new() }; 3];
         for _ in 0..rounds {
             for (net, figures) in figures.iter_mut().enumerate() {
-                figures.push(f(net)? * scale);
+                let net_name = ["tcp", "soft", "shm"][net];
+                let runs = config.only.as_deref().is_none_or(|only| only == net_name);
+                figures.push(if runs { f(net)? * scale } else { f64::NAN });
             }
         }
         let [tcp, soft, shm] = figures.each_mut().map(|f| median(f));
