@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -14,9 +15,10 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
+use tokio::task::yield_now;
 
 use super::reactor::{AioReactor, BATCH};
-use crate::api::{Error, Event};
+use crate::api::{Driven, Error, Event};
 use crate::sys::ProcessLock;
 
 /// The reactors of the runtimes of this process. A reactor lives as long as its driver or a socket.
@@ -50,8 +52,15 @@ fn start(handle: &Handle) -> Result<Arc<AioReactor>, Error> {
         fd,
         events: Vec::with_capacity(BATCH),
         wakers: Vec::new(),
+        look: None,
     };
-    handle.spawn(async move { poll_fn(|cx| driver.poll(cx)).await });
+    handle.spawn(async move {
+        while poll_fn(|cx| driver.poll(cx)).await.is_continue() {
+            // The tasks that were woken have their turns first, the future of `block_on` included.
+            // A task that wakes itself would run before that future, and would wake a worker.
+            yield_now().await;
+        }
+    });
     Ok(reactor)
 }
 
@@ -61,28 +70,40 @@ struct RuntimeDriver {
     fd: AsyncFd<OwnedFd>,
     events: Vec<Event>,
     wakers: Vec<Waker>,
+    /// The tasks have had their turns since the last dequeue, which found something: how long the next
+    /// dequeue looks for what comes.
+    look: Option<Duration>,
 }
 
 impl RuntimeDriver {
-    /// A turn of the task. Ready if the runtime ends.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// A turn of the task. `Continue`: another turn must follow behind those of the tasks. `Break`: the
+    /// runtime ends.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ControlFlow<()>> {
         self.reactor.turns.set_driver(cx.waker());
         self.reactor.turns.end_turn();
         loop {
             let Poll::Ready(ready) = self.fd.poll_read_ready(cx) else { return Poll::Pending };
-            let Ok(mut ready) = ready else { return Poll::Ready(()) };
+            let Ok(mut ready) = ready else { return Poll::Ready(ControlFlow::Break(())) };
             let queue = self.reactor.queue();
-            let taken = queue.dequeue_into(&mut self.events, 1, BATCH, Some(Duration::ZERO));
-            if !matches!(taken, Ok(n) if n > 0) {
-                // The dequeue that found nothing has announced that the runtime may sleep.
+            // The readiness above is older than the question to the kernel, so what comes after that
+            // question is not cleared with it.
+            let driven = queue.drive_into(&mut self.events, BATCH, self.look.take());
+            let sleeps = match driven {
+                Driven::Found { asked } => {
+                    self.look = queue.second_look();
+                    asked && self.look.is_none() && queue.announce_sleep()
+                }
+                Driven::Asleep => true,
+                Driven::Again => false,
+            };
+            if sleeps {
                 ready.clear_ready();
-                continue;
             }
             self.reactor.deliver(&mut self.events, &mut self.wakers);
             self.wakers.drain(..).for_each(Waker::wake);
-            // The tasks have their turns before the next look: most of them post something.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+            if !sleeps {
+                return Poll::Ready(ControlFlow::Continue(()));
+            }
         }
     }
 }
@@ -95,5 +116,58 @@ impl Drop for RuntimeDriver {
             crate::trace::warn!("the sockets of a tokio runtime that has ended stand still: {e}");
         }
         self.reactor.turns.clear_driver();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::api::{EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport};
+
+    /// A worker of a runtime may ask the kernel while another one runs the driver. So the driver may
+    /// have learnt of a message that its last question to the kernel has not found, and learns of it
+    /// once.
+    #[test]
+    fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
+        let options = || Options::default().with_transport(Transport::Soft);
+        let stream = || Socket::with_options(SocketType::Stream, options()).unwrap();
+        let (listener, client) = (stream(), stream());
+        listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.listen(1).unwrap();
+        client.blocking().connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.blocking().accept().unwrap();
+        let [queue, sends] = [16, 16].map(|depth| EventQueue::new(depth).unwrap());
+
+        let (mut poll, mut told) = (mio::Poll::new().unwrap(), mio::Events::with_capacity(8));
+        let fd = queue.as_fd().as_raw_fd();
+        let source = &mut mio::unix::SourceFd(&fd);
+        poll.registry().register(source, mio::Token(0), mio::Interest::READABLE).unwrap();
+        let mut wait = || {
+            told.clear();
+            while told.is_empty() {
+                poll.poll(&mut told, None).unwrap();
+            }
+        };
+        for n in 1..=2 {
+            server.recv(&queue, Token(n), vec![0; 8], RecvFlags::NONE).unwrap();
+        }
+        let mut events = Vec::new();
+        let mut found = |is_told: bool| {
+            loop {
+                match queue.drive_into(&mut events, 8, None) {
+                    Driven::Found { .. } => return events.pop().map(|e| e.token()),
+                    Driven::Asleep if is_told => return None,
+                    Driven::Asleep | Driven::Again => {}
+                }
+            }
+        };
+        client.send(&sends, Token(0), *b"one").unwrap();
+        wait();
+        assert_eq!(found(false), Some(Token(1)));
+        client.send(&sends, Token(0), *b"two").unwrap();
+        wait();
+        assert_eq!(found(true), Some(Token(2)), "a sleep was announced, and no word comes again");
     }
 }

@@ -102,9 +102,8 @@ impl AioReactor {
         }
         // Another task may take events at the same time: each event says where it belongs.
         let Taken { mut events, mut wakers } = std::mem::take(&mut *self.taken());
-        if self.queue.dequeue_into(&mut events, 1, BATCH, Some(Duration::ZERO)).is_ok() {
-            self.deliver(&mut events, &mut wakers);
-        }
+        self.queue.take_into(&mut events, BATCH);
+        self.deliver(&mut events, &mut wakers);
         wakers.drain(..).for_each(Waker::wake);
         *self.taken() = Taken { events, wakers };
     }

@@ -32,6 +32,8 @@ mod transports;
 mod words;
 
 pub use crate::mem::{Atomics, Buffer, MemError, MemoryRegion};
+#[cfg(feature = "tokio")]
+pub(crate) use crate::progress::Driven;
 pub use crate::progress::{
     Candidate, DeviceInfo, Error, EventKind, Host, Interest, Options, Part, PathOptions, PortInfo,
     QueueOptions, Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo, WaitPolicy,

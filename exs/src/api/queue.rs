@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "tokio")]
+use super::Driven;
 use super::{Event, Socket};
 use crate::progress::{
     Awaited, Error, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want, first_shard,
@@ -184,6 +186,48 @@ impl EventQueue {
                 return Ok(n);
             }
         }
+    }
+
+    /// Takes the events that are there, and appends them to `out`. It moves no data.
+    #[cfg(feature = "futures")]
+    pub(crate) fn take_into(&self, out: &mut Vec<Event>, max: usize) {
+        self.core.take(max, out);
+    }
+
+    /// As a dequeue that does not wait, for a program that learns of the descriptor's readiness once
+    /// (EPOLLET), at any time. So it always asks the kernel before it announces a sleep. With
+    /// `look`, it first looks for that long for what it finds without a lead.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn drive_into(
+        &self,
+        out: &mut Vec<Event>,
+        max: usize,
+        look: Option<Duration>,
+    ) -> Driven {
+        let context = self.core.context();
+        context.nudge(&self.core);
+        let mut driven = Driven::Found { asked: false };
+        if self.core.is_empty() {
+            driven = context.drive_once(&self.core, &mut Want { min: 1, max, out }, look);
+        }
+        if matches!(driven, Driven::Found { .. }) {
+            self.core.take(max - out.len(), out);
+        }
+        driven
+    }
+
+    /// Announces that the program is about to wait for the queue's descriptor, as a dequeue that
+    /// finds nothing does. False if there is something to do first: the program must dequeue again.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn announce_sleep(&self) -> bool {
+        self.core.is_empty() && self.core.context().announce_sleep()
+    }
+
+    /// How long it has lately paid to look for events before a sleep. None: it has not, and the
+    /// program must sleep at once.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn second_look(&self) -> Option<Duration> {
+        self.core.context().second_look(&self.core)
     }
 
     /// Waits for one event.

@@ -163,6 +163,7 @@ impl Context {
                 }
             }
             self.lead.background_leave(reactor);
+            self.call_sleeper();
         }
     }
 

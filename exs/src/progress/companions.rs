@@ -159,7 +159,11 @@ impl Companion {
 
     fn leave(&mut self) {
         if let Some(reactor) = self.reactor.take() {
+            let asked = self.context.lead.must_leave();
             self.context.lead.leave_as_companion(reactor, self.context.reliance.polls());
+            if asked {
+                self.context.call_sleeper();
+            }
         }
     }
 }

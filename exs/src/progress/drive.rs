@@ -38,6 +38,19 @@ const FAR: Duration = Duration::from_secs(3600);
 /// The number of dequeues that arm early after the background thread had to arm the shard.
 const EARLY: u32 = 1024;
 
+/// What a program that drives a shard has found.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driven {
+    /// Events. `asked`: the thread has asked the kernel before.
+    Found { asked: bool },
+    /// Nothing. The sleep of the program is announced.
+    Asleep,
+    /// There is something to do, or another thread is about to leave the lead: the program must come
+    /// again.
+    Again,
+}
+
 /// The state with which descriptors drive a shard.
 pub(super) struct Drive {
     reactor: RawFd,
@@ -156,6 +169,14 @@ impl Context {
         self.arm()
     }
 
+    /// As a dequeue that finds nothing: arms the shard for a program that has taken its events and is
+    /// about to wait for descriptors. False if the shard has something to do, or if another thread
+    /// leads: only a dequeue that finds nothing asks the background thread to leave the lead.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn announce_sleep(&self) -> bool {
+        self.lead.lead().is_free() && self.arm()
+    }
+
     /// Announces the sleep of a program that waits for descriptors. False if the shard has
     /// something to do: then no sleep is announced.
     fn arm(&self) -> bool {
@@ -236,11 +257,54 @@ impl Context {
         Ok(Waited::TooFew)
     }
 
-    /// Leads for a turn. With `ask`, the thread first asks the kernel what became ready.
-    fn lead_once(&self, ask: bool) -> Result<(), Error> {
+    /// As `drive`, for a program that may have learnt at any time that the descriptor is readable, and
+    /// learns it once. So the thread always asks the kernel. With `look`, the thread first looks for
+    /// that long for what it finds without a lead.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn drive_once<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        want: &mut Want<'_, E>,
+        look: Option<Duration>,
+    ) -> Driven {
+        self.disarm();
+        if let Some(limit) = look
+            && self.look_for(queue, want, limit) != Waited::TooFew
+        {
+            return Driven::Found { asked: false };
+        }
+        queue.begin_quiet();
+        let led = self.lead_once(true);
+        if !queue.is_empty() {
+            // The caller takes them, which ends the quiet.
+            return Driven::Found { asked: matches!(led, Ok(true)) };
+        }
+        queue.end_quiet();
+        let armed = self.arm();
+        // A background thread or a companion that was asked to leave the lead may not have seen what
+        // made the descriptor readable. It wakes the program when it leaves, if the shard is armed.
+        let left = matches!(led, Ok(false)) && self.lead.lead().is_free();
+        match armed && !left {
+            true => Driven::Asleep,
+            false => Driven::Again,
+        }
+    }
+
+    /// The background thread, or a companion, has left the lead. A program that asked for the lead
+    /// may have gone to sleep, and must come for what the thread has not seen.
+    pub(super) fn call_sleeper(&self) {
+        // The thread that led has withdrawn the announcement, if it slept itself.
+        if self.drive.armed.load(Ordering::SeqCst) {
+            self.lead.wake();
+        }
+    }
+
+    /// Leads for a turn. With `ask`, the thread first asks the kernel what became ready. False: another
+    /// thread leads.
+    fn lead_once(&self, ask: bool) -> Result<bool, Error> {
         let Some(mut reactor) = self.lead.try_lead(false) else {
             self.turn(None, false, None);
-            return Ok(());
+            return Ok(false);
         };
         let asked = match ask {
             true => reactor.poll(Some(Duration::ZERO)),
@@ -253,7 +317,7 @@ impl Context {
             Err(e) if e.kind() != std::io::ErrorKind::Interrupted => {
                 Err(io_error("epoll_wait", &e))
             }
-            _ => Ok(()),
+            _ => Ok(true),
         }
     }
 }

@@ -66,6 +66,8 @@ pub use context::Context;
 #[cfg(any(test, feature = "internals"))]
 pub use devices::Devices;
 pub(crate) use devices::describe_transports;
+#[cfg(feature = "tokio")]
+pub(crate) use drive::Driven;
 pub(crate) use engine::Short;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;

@@ -186,6 +186,27 @@ impl Context {
         self.attention.peek(peek).unwrap_or(Waited::TooFew)
     }
 
+    /// How long a program with an event loop looks for more, before it waits for the queue's
+    /// descriptor. None: it waits at once.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn second_look(&self, queue: &QueueCore) -> Option<Duration> {
+        self.spin(queue)?;
+        queue.pace().peek(None)
+    }
+
+    /// Looks at memory for `limit` at most, for a program with an event loop, which is about to wait
+    /// for the queue's descriptor.
+    #[cfg(feature = "tokio")]
+    pub(super) fn look_for<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        want: &mut Want<'_, E>,
+        limit: Duration,
+    ) -> Waited {
+        let peek = || self.peek_alone(queue, want.min, limit, Some(want));
+        self.attention.peek(peek).unwrap_or(Waited::TooFew)
+    }
+
     /// Looks once, for a thread that does not wait, and takes what it finds. The second value is
     /// true if a device was asked and has nothing else.
     pub(super) fn peek_in_passing<E: From<RawEvent>>(
