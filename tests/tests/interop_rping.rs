@@ -102,7 +102,7 @@ impl Rping {
 
 impl Drop for Rping {
     fn drop(&mut self) {
-        // EitherRnic fails only if it has ended already.
+        // This fails only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

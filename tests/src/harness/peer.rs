@@ -116,7 +116,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // EitherRnic fails only if it has ended already. A stopped process dies by it too.
+        // This fails only if it has ended already. A stopped process dies by it too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
