@@ -182,8 +182,11 @@ CASE("host-1", a_host_is_connected_by_its_name, EXS | EXSMSG)
         fd = new_socket();
         GIVES(0, exs_fcntl(fd, F_SETFL, exs_fcntl(fd, F_GETFL) | O_NONBLOCK));
         FAILS(EINPROGRESS, exs_connect_host(fd, text[i], 0, BLOCK));
-        FAILS(EALREADY, exs_connect_host(fd, text[i], 0, BLOCK));
-        end_one(exs_accept(l, NULL, 0, BLOCK));
+        /* as connect(2): still connecting, or there by now, which it says once */
+        if (exs_connect_host(fd, text[i], 0, BLOCK) != 0)
+            CHECK(errno == EALREADY || errno == EISCONN);
+        other = exs_accept(l, NULL, 0, BLOCK);
+        CHECK(other >= 0);
         memset(&poll, 0, sizeof poll);
         poll.exs_pfd_fd = fd;
         poll.exs_pfd_events = EXS_POLLOUT;
@@ -191,6 +194,7 @@ CASE("host-1", a_host_is_connected_by_its_name, EXS | EXSMSG)
         GIVES(0, exs_getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
         GIVES(0, error);
         end_one(fd);
+        end_one(other);
     }
     nothing(q);
     end_one(l);
