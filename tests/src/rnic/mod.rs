@@ -23,6 +23,7 @@ pub mod objects;
 pub mod reads;
 pub mod refusals;
 pub mod short;
+pub mod sleep;
 pub mod teardown;
 mod tools;
 pub mod transfers;
@@ -152,6 +153,9 @@ macro_rules! rnic_contract {
             fairness {
                 busy_connections_starve_no_other,
                 a_doorbell_is_no_turn,
+            }
+            sleep {
+                no_message_waits_for_a_thread_that_polls,
             }
             immediate {
                 an_immediate_is_delivered,
