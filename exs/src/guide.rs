@@ -8,7 +8,8 @@
 //! compiled and run by `cargo test --doc`.
 //!
 //! Links between pages are written for the book. `links.md` stands before each page here: the
-//! first definition of a link counts, so its definitions replace those at the end of the page.
+//! first definition of a link counts, so its definitions replace those at the end of the page. Pages
+//! that exist with some features only have definitions of their own before that.
 
 macro_rules! pages {
     ($($(#[$when:meta])* $name:ident: $file:literal,)+) => {
@@ -29,9 +30,11 @@ pages! {
     kernel_sockets: "kernel-sockets.md",
     event_loops: "event-loops.md",
     #[cfg(feature = "tokio")]
+    #[doc = "[programs]: crate::guide::programs\n"]
     asynchronous: "async.md",
     // Its programs need the crates that they are about: examples/async runs them.
     #[cfg(all(feature = "tokio", not(doctest)))]
+    #[doc = "[async]: crate::guide::asynchronous\n"]
     programs: "programs.md",
     transports: "transports.md",
     tuning: "tuning.md",

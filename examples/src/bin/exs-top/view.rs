@@ -24,7 +24,7 @@ pub(crate) struct Theme {
 }
 
 impl Theme {
-    /// As https://no-color.org says: no colours if the variable is set and not empty.
+    /// As <https://no-color.org> says: no colours if the variable is set and not empty.
     pub(crate) fn of_environment() -> Theme {
         Theme::new(std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
     }
