@@ -37,6 +37,24 @@ impl Default for ConnectionSpan {
     }
 }
 
+/// The span of a connection. Fields that are not known yet are recorded later.
+#[cfg(feature = "tracing")]
+macro_rules! connection_span {
+    ($role:literal, $socket:expr, $peer:expr $(, parent: $parent:expr)?) => {
+        tracing::info_span!(
+            target: "exs",
+            $(parent: $parent,)?
+            "connection",
+            role = $role,
+            socket = display($socket),
+            peer = display($peer),
+            local = tracing::field::Empty,
+            transport = tracing::field::Empty,
+            device = tracing::field::Empty,
+        )
+    };
+}
+
 #[cfg(feature = "tracing")]
 impl ConnectionSpan {
     /// No span: the socket has no connection.
@@ -44,34 +62,13 @@ impl ConnectionSpan {
 
     /// A program connects. The span of the thread's call is its parent.
     pub(crate) fn of_connect(socket: impl Display, peer: impl Display) -> ConnectionSpan {
-        use tracing::field::Empty;
-        let span = tracing::info_span!(
-            target: "exs",
-            "connection",
-            role = "connect",
-            socket = display(socket),
-            peer = display(peer),
-            local = Empty,
-            transport = Empty,
-            device = Empty,
-        );
+        let span = connection_span!("connect", socket, peer);
         ConnectionSpan { span }
     }
 
     /// A peer connects. The span has no parent: any thread may run the engine when the request comes.
     pub(crate) fn of_request(socket: impl Display, peer: impl Display) -> ConnectionSpan {
-        use tracing::field::Empty;
-        let span = tracing::info_span!(
-            target: "exs",
-            parent: None,
-            "connection",
-            role = "accept",
-            socket = display(socket),
-            peer = display(peer),
-            local = Empty,
-            transport = Empty,
-            device = Empty,
-        );
+        let span = connection_span!("accept", socket, peer, parent: None);
         ConnectionSpan { span }
     }
 
