@@ -17,19 +17,7 @@ use futures_util::stream::{Stream, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, copy_bidirectional};
 use tokio::sync::mpsc;
 
-use super::{On, on_each};
-
-/// Writes without waiting until there is no room. Returns the number of bytes.
-fn fill(stream: &AsyncStream) -> usize {
-    let mut written = 0;
-    loop {
-        match stream.try_write(&pattern(1, written, 100_000)) {
-            Ok(n) => written += n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return written,
-            Err(e) => panic!("{e}"),
-        }
-    }
-}
+use super::{On, fill, on_each};
 
 /// A listener as a stream that counts how often its task asks.
 struct Counted<'a> {

@@ -22,12 +22,25 @@ mod runtimes;
 mod streams;
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use exs::aio::{AsyncListener, AsyncSocket, AsyncStream};
 use exs::{Options, SocketType, Transport};
-use exs_tests::harness::Watchdog;
+use exs_tests::harness::{Watchdog, pattern};
 use tokio::runtime::{Builder, Runtime};
+
+/// Writes without waiting until there is no room. Returns the number of bytes.
+fn fill(stream: &AsyncStream) -> usize {
+    let mut written = 0;
+    loop {
+        match stream.try_write(&pattern(1, written, 100_000)) {
+            Ok(n) => written += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return written,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
 
 /// Runs each case over each transport and in each kind of runtime.
 macro_rules! on_each {

@@ -14,19 +14,7 @@ use tokio::io::{
 };
 use tokio::join;
 
-use super::{On, on_each, run};
-
-/// Writes without waiting until there is no room. Returns the number of bytes.
-fn fill(stream: &AsyncStream) -> usize {
-    let mut written = 0;
-    loop {
-        match stream.try_write(&pattern(1, written, 100_000)) {
-            Ok(n) => written += n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return written,
-            Err(e) => panic!("{e}"),
-        }
-    }
-}
+use super::{On, fill, on_each, run};
 
 on_each! {
     // tcp_echo
