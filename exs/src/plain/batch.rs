@@ -145,7 +145,7 @@ impl Coalescer {
         let batch = self.batch.as_mut().expect("the caller has found a batch");
         batch.bytes += send.piece.len();
         batch.sends.push(send);
-        !self.may_keep || batch.is_full()
+        batch.is_full() || !self.may_keep()
     }
 
     /// The batch, if it is of this socket.

@@ -37,7 +37,7 @@ pub(super) struct Coalescer {
     /// Empty: memory for the sends of the next batch.
     pub(super) spare: Vec<KeptSend>,
     /// Set by each call: sends may be kept during it.
-    pub(super) may_keep: bool,
+    may_keep: bool,
     /// A send of this call would have been kept if that had been allowed.
     would_keep: bool,
 }
