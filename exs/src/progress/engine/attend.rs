@@ -17,7 +17,7 @@ use super::sockets::SocketTable;
 use super::{Engine, SockId};
 use crate::progress::queue::QueueCore;
 use crate::progress::waiter::Waiter;
-use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait};
+use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait, Qp, Rnic};
 use crate::time::Time;
 
 /// The time between two sweeps. It is the time for which the background thread leaves a shard alone
@@ -152,30 +152,34 @@ impl Attendances<'_> {
         id: SockId,
         how: AttendedBlock,
     ) -> Option<AttendedWait> {
-        let s = self.sockets.find(id).ok()?;
-        let (qp, device) = (s.qp?, s.place.device);
         let waits = self.peek(id)? == Attended::Idle { for_room: true };
         let Attendance::Thread { for_room, .. } = &mut self.sockets.find(id).ok()?.attended.by
         else {
             return None;
         };
         *for_room = waits;
-        self.devices[device].rnic.sleep_attended(qp, how)
+        let (rnic, qp) = self.rnic_of(id)?;
+        rnic.sleep_attended(qp, how)
+    }
+
+    /// The device of a connection, and its queue pair there.
+    fn rnic_of(&mut self, id: SockId) -> Option<(&mut dyn Rnic, Qp)> {
+        let s = self.sockets.find(id).ok()?;
+        let (qp, device) = (s.qp?, s.place.device);
+        Some((&mut *self.devices[device].rnic, qp))
     }
 
     /// Looks, without a system call, at what the thread that attends the connection would find.
     pub(super) fn peek(&mut self, id: SockId) -> Option<Attended> {
-        let s = self.sockets.find(id).ok()?;
-        let (qp, device) = (s.qp?, s.place.device);
-        self.devices[device].rnic.peek_attended(qp)
+        let (rnic, qp) = self.rnic_of(id)?;
+        rnic.peek_attended(qp)
     }
 
     /// Looks in memory for what comes on a connection that a thread attends. None: memory does not
     /// show it.
     pub(in crate::progress) fn poll_memory(&mut self, id: SockId) -> Option<bool> {
-        let s = self.sockets.find(id).ok()?;
-        let (qp, device) = (s.qp?, s.place.device);
-        self.devices[device].rnic.poll_attended(qp)
+        let (rnic, qp) = self.rnic_of(id)?;
+        rnic.poll_attended(qp)
     }
 
     /// Another thread has worked on a connection. Returns the thread that attends the connection if
