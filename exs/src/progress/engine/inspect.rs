@@ -75,7 +75,7 @@ impl Engine {
         from: u32,
         most: u32,
     ) -> (Vec<SocketFigures>, Option<u32>) {
-        let slots = u32::try_from(self.sockets.slots()).unwrap_or(u32::MAX);
+        let slots = self.sockets.slots();
         let end = from.saturating_add(most).min(slots);
         let found = (from..end).filter_map(|index| self.sockets.peek(index));
         let figures = found.map(|(id, s)| self.figures_of(id, s)).collect();

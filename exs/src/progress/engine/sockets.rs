@@ -148,8 +148,8 @@ impl SocketTable {
     }
 
     /// The slots that the table has, free ones included.
-    pub(super) fn slots(&self) -> usize {
-        self.slab.capacity()
+    pub(super) fn slots(&self) -> u32 {
+        u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX)
     }
 
     /// The socket in this slot, with its name. None: the slot is free.

@@ -99,7 +99,7 @@ impl Engine {
     /// Visits the next `most` slots. Returns the totals when the walk has visited them all.
     pub(in crate::progress) fn walk(&mut self, most: u32) -> Option<ShardTotals> {
         let mut walk = self.sockets.tally.walk.take()?;
-        let slots = u32::try_from(self.sockets.slots()).unwrap_or(u32::MAX);
+        let slots = self.sockets.slots();
         let end = walk.next.saturating_add(most).min(slots);
         for index in walk.next..end {
             let Some((_, s)) = self.sockets.peek(index) else { continue };
