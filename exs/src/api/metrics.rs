@@ -19,6 +19,7 @@
 //! | `exs_copies_total`, `exs_copied_bytes_total` | | copies that the library made |
 //! | `exs_adverts_sent_total`, `exs_adverts_received_total`, `exs_adverts_stale_total` | | receives that were advertised |
 //! | `exs_stalls_total` | `reason`: `credits`, `queue` | times that something waited for the peer, or for the send queue |
+//! | `exs_extra_receives_total` | `change`: `added`, `dropped` | receives beyond the usual ones, for busy peers |
 //! | `exs_connections` | | connections now |
 //!
 //! Of the whole process, without labels: the counters `exs_events_total`, `exs_engine_runs_total`,
