@@ -290,6 +290,7 @@ impl<L: Traffic> Rnic for Driver<L> {
         L::poll_syscall(self)
     }
     fn prepare_sleep(&mut self) -> bool {
+        self.setups.leave_to_reactor();
         L::prepare_sleep(self)
     }
     fn defer_flush(&mut self, qp: Qp, now: Time) -> Option<DeferredWrite> {

@@ -33,6 +33,11 @@ impl HotSetups {
         self.0.push_back((source, 0));
     }
 
+    /// A thread is about to sleep in the reactor, which reports whatever comes for the sources.
+    pub(super) fn leave_to_reactor(&mut self) {
+        self.0.clear();
+    }
+
     /// True if there is any.
     pub(crate) fn any(&self) -> bool {
         !self.0.is_empty()

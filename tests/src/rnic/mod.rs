@@ -156,6 +156,7 @@ macro_rules! rnic_contract {
             }
             sleep {
                 no_message_waits_for_a_thread_that_polls,
+                looks_in_memory_need_no_spins,
             }
             immediate {
                 an_immediate_is_delivered,

@@ -6,8 +6,9 @@ use exs::mem::Access;
 use exs::rnic::Rnic;
 
 use super::tools::Buf;
-use super::world::{End, Harness, World, param, send_wr};
+use super::world::{End, Harness, Pair, World, param, send_wr};
 use crate::harness::Rng;
+use crate::skip::skip;
 
 /// Runs of random turns, each with a seed of its own.
 const RUNS: u64 = 20;
@@ -99,4 +100,26 @@ fn talk<H: Harness>(seed: u64) {
         let came = |[a, b]: &[Talker; 2]| a.received == b.sent && b.received == a.sent;
         pairs.iter().all(came).then_some(())
     });
+}
+
+/// A look in memory finds what comes for a thread that only sleeps between its looks, as it does for
+/// one that spins: also after a new connection, whose setup takes system calls.
+pub fn looks_in_memory_need_no_spins<H: Harness>() {
+    let (mut w, p) = World::<H>::pair();
+    // Enough for each setup to be left to the reactor.
+    (0..1000).for_each(|_| w.spin());
+    if !finds_in_memory(&mut w, p) {
+        return skip("it finds what comes by system calls, or in a turn");
+    }
+    let (a, b) = (w.end(0), w.end(1));
+    let new = w.join(a, b, &param(&[]));
+    assert!(finds_in_memory(&mut w, new), "a setup that is over keeps threads from looking");
+}
+
+/// True if the receiver of a message can look in memory for more.
+fn finds_in_memory<H: Harness>(w: &mut World<H>, pair: Pair) -> bool {
+    w.recv(pair.b, 1, &[]);
+    w.send(pair.a, &send_wr(1, &[]));
+    w.received(pair.b);
+    w.rnics[1].poll_memory().is_some()
 }
