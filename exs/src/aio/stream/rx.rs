@@ -12,8 +12,11 @@ use crate::api::{Buffer, Error, Event};
 /// The receives that are posted ahead.
 const AHEAD: usize = 2;
 
-/// After this many receives that small buffers would have held, small ones are posted.
+/// After this many receives that smaller buffers would have held, smaller ones are posted.
 const SMALL_RUN: u32 = 16;
+
+/// After this many receives in a row that were full, bulk ones are posted.
+const FULL_RUN: u32 = 4;
 
 /// A receive, in the order of posting.
 enum Receive {
@@ -34,16 +37,45 @@ pub(super) enum BytesFound {
     Failed(Error),
 }
 
+/// The size of the receives that are posted now, by what has come lately.
+struct Sizing {
+    size: Size,
+    /// Receives in a row that a buffer of the next smaller size would have held.
+    small_run: u32,
+    /// Receives in a row that were full.
+    full_run: u32,
+}
+
+impl Sizing {
+    fn new() -> Sizing {
+        Sizing { size: Size::Small, small_run: 0, full_run: 0 }
+    }
+
+    /// A receive has brought this many bytes, and was full or not.
+    fn note(&mut self, bytes: usize, full: bool) {
+        let smaller = if self.size == Size::Bulk { Size::Large } else { Size::Small };
+        let count = |run: u32, goes_on: bool| if goes_on { run.saturating_add(1) } else { 0 };
+        self.full_run = count(self.full_run, full);
+        self.small_run = count(self.small_run, bytes <= smaller.bytes());
+        let next = match full {
+            true if self.full_run >= FULL_RUN => Size::Bulk,
+            true => self.size.max(Size::Large),
+            false if self.small_run >= SMALL_RUN => smaller,
+            false => self.size,
+        };
+        if next != self.size {
+            (self.size, self.small_run) = (next, 0);
+        }
+    }
+}
+
 pub(super) struct ReadSide {
     receives: VecDeque<Receive>,
     /// The number of the first of them.
     first: u32,
     /// The number of the next one.
     next: u32,
-    /// The size of the receives that are posted now.
-    size: Size,
-    /// Receives in a row that a small buffer would have held.
-    small_run: u32,
+    sizing: Sizing,
     pub(super) wakers: Wakers,
 }
 
@@ -53,8 +85,7 @@ impl ReadSide {
             receives: VecDeque::with_capacity(AHEAD),
             first: 0,
             next: 0,
-            size: Size::Small,
-            small_run: 0,
+            sizing: Sizing::new(),
             wakers: Wakers::default(),
         }
     }
@@ -73,16 +104,7 @@ impl ReadSide {
         *place = match (event.take_buffer(), event.error()) {
             // Bytes count more than an error, which the next receive meets, too.
             (Some(mut buffer), _) if bytes > 0 => {
-                let full = bytes == buffer.capacity();
-                self.small_run = match bytes <= Size::Small.bytes() {
-                    true => self.small_run.saturating_add(1),
-                    false => 0,
-                };
-                if full {
-                    self.size = Size::Large;
-                } else if self.small_run >= SMALL_RUN {
-                    self.size = Size::Small;
-                }
+                self.sizing.note(bytes, bytes == buffer.capacity());
                 buffer.narrow(..bytes);
                 Receive::Full(buffer, 0)
             }
@@ -105,7 +127,7 @@ impl ReadSide {
         while self.receives.len() < AHEAD && self.is_open() {
             let number = self.next;
             self.next = number.wrapping_add(1) & super::NUMBERS;
-            let posted = pool.take(self.size).and_then(|buffer| {
+            let posted = pool.take(self.sizing.size).and_then(|buffer| {
                 post(number, buffer).map_err(|(error, buffer)| {
                     pool.give(buffer);
                     error
@@ -204,4 +226,33 @@ fn put(bytes: &[u8], out: &mut ReadBuf<'_>) -> usize {
     let n = bytes.len().min(out.remaining());
     out.put_slice(&bytes[..n]);
     n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes after each of these receives: their bytes, and whether they were full.
+    fn sizes(sizing: &mut Sizing, receives: &[(usize, bool)]) -> Vec<Size> {
+        let note = |&(bytes, full): &(usize, bool)| {
+            sizing.note(bytes, full);
+            sizing.size
+        };
+        receives.iter().map(note).collect()
+    }
+
+    #[test]
+    fn receives_grow_with_what_comes_and_shrink_after_a_while() {
+        use Size::{Bulk, Large, Small};
+        let mut sizing = Sizing::new();
+        assert_eq!(sizes(&mut sizing, &[(100, false), (4096, true)]), [Small, Large]);
+        let full = (Large.bytes(), true);
+        assert_eq!(sizes(&mut sizing, &[full, full, full]), [Large, Large, Bulk]);
+        // Large receives that are still posted end, full or not.
+        assert_eq!(sizes(&mut sizing, &[full, (300 << 10, false)]), [Bulk, Bulk]);
+        let run = SMALL_RUN as usize;
+        assert_eq!(sizes(&mut sizing, &vec![(100, false); run])[run - 2..], [Bulk, Large]);
+        assert_eq!(sizes(&mut sizing, &vec![(100, false); run])[run - 2..], [Large, Small]);
+        assert_eq!(sizes(&mut sizing, &[(4096, true)]), [Large], "one message is more than small");
+    }
 }

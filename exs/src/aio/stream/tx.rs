@@ -7,8 +7,9 @@ use super::pool::{BufferPool, Size};
 use super::wakers::Wakers;
 use crate::api::{Buffer, Error, Event};
 
-/// The most sends of one stream in flight. A write beyond waits.
+/// The most sends of one stream in flight, and the most of their bytes. A write beyond waits.
 const MOST_SENDS: u32 = 4;
+const MOST_BYTES: usize = 768 << 10;
 
 /// A write of this many bytes or more does not wait for others, unless sends are in flight.
 const LARGE: usize = 16 << 10;
@@ -42,7 +43,9 @@ pub(super) struct WriteSide {
     kept: Option<KeptBytes>,
     /// A small buffer for bytes that are sent at once.
     small: Option<Buffer>,
+    /// The sends in flight, and their bytes.
     in_flight: u32,
+    bytes_in_flight: usize,
     /// No write since the task has flushed, has begun to wait for the peer, or has ended its turn.
     /// The first write leaves at once, and those behind it wait for each other.
     fresh: bool,
@@ -61,6 +64,7 @@ impl WriteSide {
             kept: None,
             small: None,
             in_flight: 0,
+            bytes_in_flight: 0,
             fresh: true,
             listed: false,
             shut: false,
@@ -81,6 +85,7 @@ impl WriteSide {
             self.error.get_or_insert_with(|| error.clone());
         }
         if let Some(buffer) = event.take_buffer() {
+            self.bytes_in_flight = self.bytes_in_flight.saturating_sub(buffer.len());
             pool.give(buffer);
         }
         self.wakers.take_into(wakers);
@@ -173,7 +178,12 @@ impl WriteSide {
                     }
                     other => {
                         self.small = other;
-                        pool.take(Size::of(more))?
+                        // The bytes wait for those in flight, so more of them may come together.
+                        let size = match Size::of(more) {
+                            Size::Large if self.in_flight > 0 => Size::Bulk,
+                            size => size,
+                        };
+                        pool.take(size)?
                     }
                 };
                 none.insert(KeptBytes { buffer, len: 0 })
@@ -203,6 +213,7 @@ impl WriteSide {
         match port.send(buffer) {
             Ok(()) => {
                 self.in_flight += 1;
+                self.bytes_in_flight += len;
                 Ok(())
             }
             Err((error, buffer)) => {
@@ -240,7 +251,7 @@ impl WriteSide {
 
     /// True if a write would wait.
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight >= MOST_SENDS
+        self.in_flight >= MOST_SENDS || self.bytes_in_flight >= MOST_BYTES
     }
 
     /// The stream is dropped: its buffers are another's.
