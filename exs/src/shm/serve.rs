@@ -236,14 +236,11 @@ impl ShmRnic {
         if pass.more {
             self.enqueue(Source::Link(id));
         }
-        // A link that is armed states again what it waits for. Its peer may have cleared that for
-        // news that moved nothing, and its bell may have been read in a turn that the reactor did
-        // not ask for. The link may also wait for room only since this turn.
-        let must_rearm = |l: &super::link::ShmLink| {
-            let states = l.mem.sleep_words().sleeps() && !l.tx.waits_for_room();
-            !l.polling.hot && (l.wake_up.peer_has_bitmap || !states)
-        };
-        if pass.moved || self.links.get(id).is_ok_and(|l| must_rearm(l)) {
+        // A link that is not hot must state what it waits for. Its peer may have cleared that for news
+        // that moved nothing, and its bell may have been read in a turn that the reactor did not ask
+        // for. The link may also wait for room only since this turn.
+        let states = |l: &super::link::ShmLink| l.mem.sleep_words().state(l.wants());
+        if pass.moved || self.links.get(id).is_ok_and(|l| !l.polling.hot && !states(l)) {
             self.make_hot(id);
         }
         self.finish_turn(id, pass.moved, pass.more, now);

@@ -65,6 +65,12 @@ impl SleepWords<'_> {
         self.ours.load(Ordering::Relaxed) & !RINGS != 0
     }
 
+    /// True if this side has announced that it wants to be woken for `wants`, and the peer has woken it
+    /// for nothing since.
+    pub(super) fn state(&self, wants: u64) -> bool {
+        self.ours.load(Ordering::Relaxed) & (FOR_RECORDS | FOR_ROOM | FOR_END) == wants
+    }
+
     /// Announces that this side is awake, and returns how many times the peer has rung at the
     /// descriptor since the last such call. It rings no more until the next sleep.
     pub(super) fn take_rings(&self) -> u32 {
