@@ -22,7 +22,7 @@
 //! comes in with the calls.
 
 mod attend;
-mod deadlines;
+pub(crate) mod deadlines;
 mod delivery;
 mod handover;
 mod link;

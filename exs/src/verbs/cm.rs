@@ -113,26 +113,14 @@ impl VerbsRnic {
         addr: SocketAddr,
         opts: &ListenOpts,
     ) -> Result<Listener, RnicError> {
-        if addr.ip().is_loopback() || self.removed {
+        if addr.ip().is_loopback() || self.presence.is_lost() {
             return Err(RnicError::Os { call: "rdma_bind_addr", errno: libc::EADDRNOTAVAIL });
         }
-        let id = self.listeners.insert(addr)?;
-        let opened = self.host.listen((self.index, id), addr, opts.backlog, opts.v6_only);
-        match opened {
-            Ok(bound) => {
-                *self.listeners.get_mut(id)? = bound;
-                Ok(Listener(id))
-            }
-            Err(e) => {
-                self.listeners.remove(id)?;
-                Err(RnicError::os("rdma_listen", &e))
-            }
-        }
+        self.cm_ids.listen(addr, opts)
     }
 
     pub(super) fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
-        self.listeners.remove(listener.0)?;
-        self.host.leave((self.index, listener.0));
+        self.cm_ids.close_listener(listener)?;
         self.startups.reject_requests_of(listener.0)
     }
 
@@ -162,15 +150,13 @@ impl VerbsRnic {
         // The limits of the peer, and ours.
         let ird = param.ird.min(self.caps.max_ird).min(u32::from(ird));
         let ord = param.ord.min(self.caps.max_ord).min(u32::from(ord));
-        let (serial, addrs) = (id.serial(), id.local_addr().zip(id.peer_addr()));
-        self.qps.get_mut(qp.0)?.addrs = addrs;
-        self.host.own(&id, self.index);
-        self.by_serial.insert(serial, qp.0);
+        self.qps.get_mut(qp.0)?.addrs = id.local_addr().zip(id.peer_addr());
+        self.cm_ids.assign(&id, qp.0);
         self.set_ack_timeout(&id, &param.path);
         let (retries, private_data) = (retries(&param.path), param.private_data);
         let attr = ConnAttr { private_data, ird: small(ird), ord: small(ord), retries };
         let made = self.make_device_qp(qp.0, id).map_err(|(id, e)| {
-            self.host.disown(&id);
+            self.cm_ids.release(&id);
             e
         });
         let accepted = made.and_then(|()| match &self.qps.get(qp.0)?.hw {
@@ -178,7 +164,6 @@ impl VerbsRnic {
             None => Ok(()),
         });
         if let Err(e) = accepted.map_err(|e| answer_error(req, e)) {
-            self.by_serial.remove(&serial);
             // The queue pair is as before, and can serve another request. Its receives went to the
             // device, and came back.
             self.back_to_idle(qp.0);
@@ -211,7 +196,7 @@ impl VerbsRnic {
         if let Some(listener) = listener {
             return self.handle_request(listener, note);
         }
-        let Some(&qp) = self.by_serial.get(&note.serial) else { return };
+        let Some(qp) = self.cm_ids.owner(note.serial) else { return };
         match note.event {
             event::ADDR_RESOLVED => self.addr_resolved(qp, now),
             event::ADDR_ERROR => self.addr_error(qp, note.status, now),
@@ -238,7 +223,7 @@ impl VerbsRnic {
 
     fn handle_request(&mut self, listener: u32, note: CmNote) {
         let Some(id) = note.request else { return };
-        if self.listeners.get(listener).is_err() || self.removed {
+        if !self.cm_ids.is_listening(listener) || self.presence.is_lost() {
             return;
         }
         let (Some(local), Some(peer)) = (id.local_addr(), id.peer_addr()) else { return };

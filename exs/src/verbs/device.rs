@@ -12,6 +12,15 @@ use crate::time::Time;
 /// connections end.
 const PORT_GRACE: Duration = Duration::from_secs(5);
 
+/// What has a deadline.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Due {
+    /// The phase of a queue pair's connection.
+    Qp(u32),
+    /// A port that is down: then its connections end.
+    Port(i32),
+}
+
 impl VerbsRnic {
     /// Takes asynchronous events from the device, and hands on those that concern other RNICs of this
     /// process.
@@ -19,7 +28,7 @@ impl VerbsRnic {
         while let Some(note) = self.device.next_async() {
             let shared = DeviceNote::Async(note);
             match note.serial {
-                Some(serial) if !self.by_serial.contains_key(&serial) => {
+                Some(serial) if self.cm_ids.owner(serial).is_none() => {
                     events::deliver(serial, shared);
                 }
                 Some(_) => self.handle_async(note, now),
@@ -42,7 +51,7 @@ impl VerbsRnic {
     }
 
     fn handle_async(&mut self, note: AsyncNote, now: Time) {
-        let qp = note.serial.and_then(|n| self.by_serial.get(&n)).copied();
+        let qp = note.serial.and_then(|serial| self.cm_ids.owner(serial));
         crate::trace::debug!("{}: {} (QP {qp:?})", self.caps.name, note.name());
         match (note.event, qp, note.port) {
             // IBV_EVENT_QP_FATAL, _QP_REQ_ERR.
@@ -63,44 +72,38 @@ impl VerbsRnic {
             (16, Some(qp), _) => self.handle_last_wqe(qp),
             // IBV_EVENT_PORT_ACTIVE, _PORT_ERR.
             (9, _, Some(port)) => {
-                self.ports_down.remove(&port);
+                self.deadlines.clear(Due::Port(port));
             }
-            (10, _, Some(port)) => {
-                self.ports_down.entry(port).or_insert(now + PORT_GRACE);
+            (10, _, Some(port)) if !self.deadlines.is_set(Due::Port(port)) => {
+                self.deadlines.set(Due::Port(port), now + PORT_GRACE);
             }
             _ => {}
         }
     }
 
+    /// Sets, moves or clears the deadline of a queue pair.
     pub(super) fn set_deadline(&mut self, qp: u32, at: Option<Time>) {
-        let Ok(q) = self.qps.get_mut(qp) else { return };
-        if let Some(old) = std::mem::replace(&mut q.deadline, at) {
-            self.timers.remove(&(old, qp));
-        }
-        if let Some(at) = at {
-            self.timers.insert((at, qp));
+        match at {
+            Some(at) => self.deadlines.set(Due::Qp(qp), at),
+            None => self.deadlines.clear(Due::Qp(qp)),
         }
     }
 
     pub(super) fn fire_timers(&mut self, now: Time) {
-        while let Some(&(at, qp)) = self.timers.first()
-            && at <= now
-        {
-            self.timers.remove(&(at, qp));
-            if let Ok(q) = self.qps.get_mut(qp) {
-                q.deadline = None;
+        while let Some(due) = self.deadlines.expire(now) {
+            match due {
+                Due::Qp(qp) => self.deadline_passed(qp),
+                Due::Port(port) => self.port_grace_passed(port),
             }
-            self.deadline_passed(qp);
         }
-        let down: Vec<i32> =
-            self.ports_down.iter().filter(|(_, t)| **t <= now).map(|(p, _)| *p).collect();
-        for port in down {
-            self.ports_down.remove(&port);
-            let number = u8::try_from(port).unwrap_or(1);
-            let back = self.device.port(number).is_ok_and(|p| p.state == 4);
-            if !back {
-                self.port_lost(number);
-            }
+    }
+
+    /// A port has been down for long. Its connections end, unless it is back without an event.
+    fn port_grace_passed(&mut self, port: i32) {
+        let number = u8::try_from(port).unwrap_or(1);
+        let back = self.device.port(number).is_ok_and(|p| p.state == 4);
+        if !back {
+            self.port_lost(number);
         }
     }
 
@@ -120,7 +123,7 @@ impl VerbsRnic {
         while let Some((qp, cause)) = self.failed.pop() {
             self.finish(qp, cause);
         }
-        if self.removed && !std::mem::replace(&mut self.removal_reported, true) {
+        if self.presence.report() {
             self.release();
             self.events.push_back(RnicEvent::DeviceRemoved);
         }

@@ -94,7 +94,7 @@ impl VerbsRnic {
         let (id, port) = self
             .start_resolving(to.addr, to.bind, (step, to.path.traffic_class))
             .map_err(|e| RnicError::os("rdma_resolve_addr", &e))?;
-        self.by_serial.insert(id.serial(), qp);
+        self.cm_ids.assign(&id, qp);
         let dial = CmDial { id: Some(id), to, record, _port: port, until, step, tried: now };
         self.qps.get_mut(qp)?.phase = CmPhase::Resolving(Box::new(dial));
         self.set_deadline(qp, Some(until));
@@ -128,8 +128,7 @@ impl VerbsRnic {
         };
         let Some(id) = dial.id.take() else { return Ok(()) };
         let (to, until) = (dial.to.clone(), dial.until);
-        self.host.disown(&id);
-        self.by_serial.remove(&id.serial());
+        self.cm_ids.release(&id);
         let (record, port) = (id.path_record(), id.port());
         id.free();
         let option = to.path.route_option().unwrap_or_default();
@@ -191,8 +190,7 @@ impl VerbsRnic {
         }
         self.set_ack_timeout(&id, &path);
         if let Err((id, e)) = self.make_device_qp(qp, id) {
-            self.host.disown(&id);
-            self.by_serial.remove(&id.serial());
+            self.cm_ids.release(&id);
             drop(id);
             return self.connect_failed(qp, e);
         }
@@ -209,7 +207,7 @@ impl VerbsRnic {
     /// Handles connects in threads that have failed.
     pub(super) fn handle_failed_connects(&mut self) {
         for (serial, e) in self.startups.failed_connects() {
-            if let Some(&qp) = self.by_serial.get(&serial)
+            if let Some(qp) = self.cm_ids.owner(serial)
                 && matches!(self.qps.get(qp).map(|q| &q.phase), Ok(CmPhase::Connecting(_)))
             {
                 self.connect_failed(qp, RnicError::os("rdma_connect", &e));

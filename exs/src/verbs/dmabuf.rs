@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::memory::KNOWN_TO_DMABUFS;
 use super::raw::{Domain, Registration};
+use super::registrar::KNOWN_TO_DMABUFS;
 use crate::mem::Segment;
 use crate::rnic::RnicError;
 

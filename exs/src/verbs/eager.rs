@@ -7,9 +7,9 @@
 
 use super::VerbsRnic;
 use super::cm::CmPhase;
+use super::device_cqs::Role;
 use super::qp::PostedSend;
-use super::queues::Role;
-use super::raw::{BATCH, HwOp, HwSge, RawWc, Staged};
+use super::raw::{HwOp, HwSge, Staged};
 use super::send_budget::Work;
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp};
 use crate::sys::IoVec;
@@ -17,74 +17,36 @@ use crate::sys::IoVec;
 /// Bytes of the longest eager message, with its header.
 const MAX_EAGER_LEN: usize = 256;
 
-/// The completions of the last poll, which are those of one CQ of the device.
-#[derive(Default)]
-pub(super) struct PolledWcs {
-    pub(super) wcs: Vec<RawWc>,
-    pub(super) role: Role,
-    index: usize,
-    /// Completions of `wcs` that are handled: the first ones.
-    handled: usize,
-    /// Completions handled since the start, of all polls.
-    count: usize,
-}
-
-impl PolledWcs {
-    /// Begins a poll of the CQ at `index`. All completions of the last poll must be handled.
-    pub(super) fn begin(&mut self, index: usize, role: Role) {
-        (self.index, self.role, self.handled) = (index, role, 0);
-        self.wcs.clear();
-    }
-
-    /// The next completion to handle.
-    pub(super) fn next(&mut self) -> Option<RawWc> {
-        let wc = self.wcs.get(self.handled).copied();
-        let one = usize::from(wc.is_some());
-        (self.handled, self.count) = (self.handled + one, self.count + one);
-        wc
-    }
-
-    pub(super) fn handled_total(&self) -> usize {
-        self.count
-    }
-
-    pub(super) fn is_handled(&self) -> bool {
-        self.handled == self.wcs.len()
-    }
-}
-
 impl VerbsRnic {
     /// Polls for messages; and for completions of sends, if the user waits for one. Other sends only
     /// make room, and are polled when room is needed. Returns true if there is anything to take.
     /// Completions of an SRQ are left for [`VerbsRnic::take_eager`].
     pub(super) fn poll_received(&mut self) -> bool {
-        let sends = self.waits_for_sends();
-        for index in 0..self.hw.capacity() {
-            if !self.polled.is_handled() {
+        let sends = self.awaited.any();
+        for index in 0..self.device_cqs.places() {
+            if !self.device_cqs.is_handled() {
                 break;
             }
             self.poll_queue(index, |role| sends || role != Role::Sends);
-            if !self.polled.role.has_messages() {
+            if self.device_cqs.peek().is_some_and(|(role, _)| !role.has_messages()) {
                 self.handle_polled();
             }
         }
-        !self.polled.is_handled() || self.queued_wcs > 0
+        !self.device_cqs.is_handled() || !self.cqs.are_empty()
     }
 
     /// Takes an eager message from a polled completion (`Rnic::next_eager`).
     pub(super) fn take_eager(&mut self) -> Option<EagerRecv> {
-        if self.polled.is_handled() && self.polled.wcs.len() == BATCH {
-            // The same CQ may have more.
-            self.poll_queue(self.polled.index, Role::has_messages);
+        if let Some(same) = self.device_cqs.may_have_more() {
+            self.poll_queue(same, Role::has_messages);
         }
-        let role = self.polled.role;
+        let (role, wc) = self.device_cqs.peek()?;
         let (Role::Shared(srq) | Role::Pooled(srq)) = role else { return None };
-        let wc = *self.polled.wcs.get(self.polled.handled)?;
         // Everything that was reported earlier must be taken earlier.
-        if self.queued_wcs > 0 || !self.events.is_empty() || !wc.is_plain(self.attr.is_rxe()) {
+        if !self.cqs.are_empty() || !self.events.is_empty() || !wc.is_plain(self.attr.is_rxe()) {
             return None;
         }
-        let id = *self.by_num.get(&wc.qp_num)?;
+        let id = self.qps.id_of(wc.qp_num)?;
         let qp = self.qps.get(id).ok()?;
         if !matches!(qp.phase, CmPhase::Rts) {
             return None;
@@ -95,10 +57,10 @@ impl VerbsRnic {
             len: wc.byte_len as usize,
             at: EagerPayload::InReceive(wc.wr_id),
         };
-        self.polled.next();
+        self.device_cqs.next();
         match role {
             Role::Pooled(_) => self.pooled_used(id, true),
-            _ => self.count_used_receive(srq),
+            _ => self.srqs.note_used(srq),
         }
         Some(taken)
     }
@@ -123,11 +85,11 @@ impl VerbsRnic {
         if !qp.staged.is_empty() || !qp.budget.has(Work::Eager) {
             return EagerSend::Declined;
         }
-        let Ok(domain) = self.pds.get_mut(qp.attr.pd.0) else { return EagerSend::Declined };
+        let Ok(slots) = self.memory.slots(qp.attr.pd.0) else { return EagerSend::Declined };
         let device_inline = hw.inline as usize;
         // Everything that can fail is done before the header is asked for.
         let slot = match most > device_inline {
-            true => match domain.slots.take(&domain.pd) {
+            true => match slots.take() {
                 Ok(slot) => Some(slot),
                 Err(_) => return EagerSend::Declined,
             },
@@ -136,7 +98,7 @@ impl VerbsRnic {
         let (mut bytes, mut header) = ([0; MAX_EAGER_LEN], [0; HEAD]);
         let len = head(&mut header);
         if len == 0 {
-            slot.into_iter().for_each(|slot| domain.slots.give(slot));
+            slot.into_iter().for_each(|slot| slots.give(slot));
             return EagerSend::Declined;
         }
         let end = len + payload.len();
@@ -144,8 +106,8 @@ impl VerbsRnic {
         payload.copy_to(&mut bytes[len..end]);
         let sge = match slot {
             Some(slot) => {
-                domain.slots.segment(slot).write_at(0, &bytes[..end]);
-                domain.slots.sge(slot, end)
+                slots.segment(slot).write_at(0, &bytes[..end]);
+                slots.sge(slot, end)
             }
             // The device takes the bytes during the call, so the key has no meaning.
             None => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::VerbsRnic;
 use super::cm::CmPhase;
+use super::device::Due;
 use super::qp::VerbsQp;
 use super::raw::RawWc;
 use crate::rnic::{
@@ -28,11 +29,10 @@ impl VerbsRnic {
         match phase {
             CmPhase::Resolving(dial) | CmPhase::Routing(dial) | CmPhase::Connecting(dial) => {
                 if let Some(id) = dial.id {
-                    self.by_serial.remove(&id.serial());
-                    self.host.disown(&id);
+                    self.cm_ids.release(&id);
                 }
             }
-            CmPhase::Closing { .. } => self.closing -= 1,
+            CmPhase::Closing { .. } => self.awaited.end_close(),
             _ => {}
         }
     }
@@ -48,7 +48,7 @@ impl VerbsRnic {
         match (&q.phase, how) {
             (CmPhase::Rts, Disconnect::Orderly) => {
                 q.phase = CmPhase::Closing { asked: false };
-                self.closing += 1;
+                self.awaited.begin_close();
                 self.ring_doorbell(qp.0);
                 self.set_deadline(qp.0, Some(now + CLOSE_TIMEOUT));
                 self.disconnect_if_drained(qp.0);
@@ -125,12 +125,12 @@ impl VerbsRnic {
         // Whatever was reported of the connection since, its device is gone.
         let cause = match cause {
             DisconnectCause::Aborted => cause,
-            _ if self.removed => DisconnectCause::DeviceRemoved,
+            _ if self.presence.is_lost() => DisconnectCause::DeviceRemoved,
             _ => cause,
         };
         match q.phase.state() {
             QpState::Rts | QpState::Closing => {}
-            QpState::Error if self.removed => return self.finish_draining(qp),
+            QpState::Error if self.presence.is_lost() => return self.finish_draining(qp),
             QpState::Connecting => {
                 let errno = match cause {
                     DisconnectCause::DeviceRemoved => libc::ENODEV,
@@ -187,9 +187,10 @@ impl VerbsRnic {
 
     /// Handles a flushed WR: the connection is over, and the CM must report why.
     fn flushed(&mut self, qp: u32) {
-        let now = self.now;
-        if let Ok(VerbsQp { phase: CmPhase::Rts, deadline: None, .. }) = self.qps.get(qp) {
-            self.set_deadline(qp, Some(now + REASON_TIMEOUT));
+        if let Ok(VerbsQp { phase: CmPhase::Rts, .. }) = self.qps.get(qp)
+            && !self.deadlines.is_set(Due::Qp(qp))
+        {
+            self.set_deadline(qp, Some(self.now + REASON_TIMEOUT));
         }
     }
 

@@ -28,7 +28,7 @@ impl VerbsRnic {
         if id.device() != Some(self.device) {
             return Err(RnicError::Unsupported("use for a request by another device"));
         }
-        id.migrate(self.host.channel()).map_err(|e| RnicError::os("rdma_migrate_id", &e))?;
+        self.cm_ids.adopt(&mut id).map_err(|e| RnicError::os("rdma_migrate_id", &e))?;
         self.startups.add_request(CmRequest { listener: None, id, ird, ord })
     }
 }

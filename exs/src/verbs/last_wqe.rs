@@ -10,14 +10,14 @@
 //! Not every driver reports that: rxe does since Linux 6.11. So the wait is short, and is omitted on
 //! a device that has never reported it. And rxe does not flush the receive of a message that is
 //! cut. So the driver counts the receives that an SRQ may have lost
-//! ([`VerbsRnic::lost_receives_of`]), and the user of the SRQ posts others in time. A connection that
+//! (`Rnic::lost_receives`), and the user of the SRQ posts others in time. A connection that
 //! ended in order has lost none, as its messages were complete.
 
 use std::time::Duration;
 
 use super::VerbsRnic;
 use super::cm::CmPhase;
-use crate::rnic::{DisconnectCause, Srq};
+use crate::rnic::DisconnectCause;
 
 /// Limit of the wait. Devices that report the last receive do so within microseconds.
 const LAST_WQE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ impl VerbsRnic {
         let shared = q.attr.srq.is_some() && self.attr.has_srq();
         let Some(hw) = q.hw.as_ref().filter(|_| shared) else { return false };
         // siw flushes everything at once, and no iWARP driver is known to report the last receive.
-        if self.attr.iwarp || self.removed || silent || q.last_wqe_reached {
+        if self.attr.iwarp || self.presence.is_lost() || silent || q.last_wqe_reached {
             return false;
         }
         hw.id.fail_qp();
@@ -97,13 +97,8 @@ impl VerbsRnic {
         };
         if let Some(srq) = q.attr.srq
             && self.attr.has_srq()
-            && let Ok(entry) = self.srqs.get_mut(srq.0)
         {
-            entry.lost += lost;
+            self.srqs.note_lost(srq.0, lost);
         }
-    }
-
-    pub(super) fn lost_receives_of(&self, srq: Srq) -> usize {
-        self.srqs.get(srq.0).map_or(0, |entry| entry.lost)
     }
 }

@@ -4,10 +4,18 @@
 //! channel of librdmacm (`host`), since a wildcard listener belongs to no device: each of its
 //! connection requests names the device by which it came.
 //!
-//! The shape of its data: numbered tables of the trait's objects; `keys`, a table of what each memory
-//! key stands for (`memory`); the CQs of the device (`queues`); queue pairs (`qp`) with their
-//! connections (`cm`), start-ups (`startups`) and sends (`send`, `eager`); events of a device as a
-//! whole (`device`, `events`). `raw` is the edge to the C libraries, and the only module that calls them.
+//! The shape of its data. Each part owns its state, and knows no other part:
+//! - `memory`: protection domains, and what each memory key stands for; `registrar` registers;
+//! - `cqs`, `device_cqs`, `srqs`: the CQs of the trait, those of the device, the SRQs; `awaited`
+//!   says whether anyone waits for sends;
+//! - `qp_table`: queue pairs (`qp`) by id and by the device's number; `cm_ids`: librdmacm's ids and
+//!   listeners; `startups`: what is needed up to an established connection;
+//! - `watches`: the descriptors in the reactor; `removal`: whether the device is there; deadlines.
+//!
+//! The methods of [`VerbsRnic`] lead through the parts: what a post does (`send`, `eager`, `recv`,
+//! `windows`, `pool`), what a completion does (`queues`), how connections begin and end (`cm`,
+//! `dialing`, `ends`, `last_wqe`), events of a device as a whole (`device`, `events`). `raw` is the
+//! edge to the C libraries, and the only module that calls them.
 //!
 //! What it promises beyond the trait:
 //! - The device's queue pair is freed before the last event of its connection is reported. From then
@@ -24,9 +32,13 @@
 //! message before the event that establishes its connection.
 
 mod asking;
+mod awaited;
 mod caps;
 mod cm;
+mod cm_ids;
+mod cqs;
 mod device;
+mod device_cqs;
 mod dialer;
 mod dialing;
 mod dmabuf;
@@ -43,27 +55,31 @@ mod path;
 mod patience;
 mod pool;
 mod qp;
+mod qp_table;
 mod queues;
 mod raw;
 mod recv;
+mod registrar;
 mod removal;
 mod route;
 mod send;
 mod send_budget;
 mod slots;
+mod srqs;
 mod startups;
+mod watches;
+mod windows;
 
 pub use info::{VerbsDeviceInfo, VerbsPortInfo, devices};
 pub use opener::Opener;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use crate::mem::{Access, Key, KeyHasher, Segment};
-use crate::rnic::table::IdTable;
+use crate::driver::deadlines::Deadlines;
+use crate::mem::{Access, Key, Segment};
 use crate::rnic::{
     Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, DisconnectCause, EagerRecv,
     EagerSend, ExtraReceives, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic,
@@ -71,82 +87,49 @@ use crate::rnic::{
 };
 use crate::sys::IoVec;
 use crate::time::Time;
+use awaited::AwaitedSends;
+use cm_ids::CmIds;
+use cqs::CompletionQueues;
+use device_cqs::DeviceCqs;
+use memory::DeviceMemory;
+use qp_table::QpTable;
 use raw::{Attr, CompChannel, Device, Guard, PostScratch};
+use srqs::SharedQueues;
+use watches::{WatchedFd, Watches};
 
 /// `IBV_WC_FATAL_ERR`.
 const STATUS_FATAL: u32 = 19;
 
-/// Offsets of the reactor's tokens from the RNIC's base.
-const TOKEN_CM: usize = 0;
-const TOKEN_ASYNC: usize = 1;
-const TOKEN_CQ: usize = 2;
-const TOKEN_WAKE: usize = 3;
-const TOKEN_NODE: usize = 4;
-
 /// One RDMA device: see the module's essay.
 pub struct VerbsRnic {
+    // Dropped first: what is not watched does not wake anyone meanwhile.
+    cm_ids: CmIds,
     caps: Caps,
     attr: Attr,
     device: Device,
-    host: Arc<host::CmHost>,
-    /// Number of this device in `host`.
-    index: usize,
-    registry: mio::Registry,
-    token_base: usize,
-    /// Descriptors registered with the reactor: of this device; of the host, shared with other devices;
-    /// the watch on the device's node.
-    fds: Vec<OwnedFd>,
-    shared: Option<OwnedFd>,
-    node: Option<OwnedFd>,
-    async_ready: bool,
+    /// Its readiness of `Wake` tells that something is in `inbox`, or that a connect has failed.
+    watches: Watches,
+    presence: removal::Presence,
     /// What other RNICs on the device say.
     inbox: Arc<events::DeviceInbox>,
-    /// Something is in `inbox`, or a connect has failed.
-    woken: bool,
-    /// None once the device was removed.
-    channel: Option<Arc<CompChannel>>,
-    channel_ready: bool,
-    node_ready: bool,
-    pds: IdTable<memory::DomainEntry>,
-    keys: HashMap<Key, memory::KeyEntry, BuildHasherDefault<KeyHasher>>,
-    cqs: IdTable<queues::Completions>,
-    hw: slab::Slab<queues::HwQueue>,
-    srqs: IdTable<queues::SharedEntry>,
-    /// The CQ for receives of an SRQ that belong to no queue pair any more.
-    srq_cqs: HashMap<u32, Cq>,
-    qps: IdTable<qp::VerbsQp>,
-    by_num: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
-    by_serial: HashMap<usize, u32>,
-    listeners: IdTable<SocketAddr>,
-    timers: BTreeSet<(Time, u32)>,
+    memory: DeviceMemory,
+    cqs: CompletionQueues,
+    device_cqs: DeviceCqs,
+    srqs: SharedQueues,
+    qps: QpTable<qp::VerbsQp>,
+    deadlines: Deadlines<device::Due>,
     startups: startups::StartUps,
-    /// Ports that are down, each with the time at which its connections end.
-    ports_down: BTreeMap<i32, Time>,
     /// Connections that have failed, to be ended in this turn, and why.
     failed: Vec<(u32, DisconnectCause)>,
     events: VecDeque<RnicEvent>,
-    /// Room for events of the host, kept from one turn to the next.
-    routed: VecDeque<host::RoutedEvent>,
     scratch: PostScratch,
-    /// Completions of the last poll of the device.
-    polled: eager::PolledWcs,
-    /// Completions in the CQs of the trait that the user has not polled.
-    queued_wcs: usize,
-    /// Signalled sends outstanding.
-    awaited: usize,
-    /// Orderly ends in progress.
-    closing: usize,
+    awaited: AwaitedSends,
     /// Bytes that the device takes inline, as far as it is known.
     inline: u32,
     last_wqe: last_wqe::LastWqe,
     /// How the send queues of this device are shared out.
     shares: send_budget::Shares,
     now: Time,
-    removed: bool,
-    /// `RnicEvent::DeviceRemoved` was reported.
-    removal_reported: bool,
-    /// The device's node in /dev is gone, and the kernel waits until this process frees the device.
-    node_unlinked: bool,
 }
 
 impl VerbsRnic {
@@ -181,72 +164,48 @@ impl VerbsRnic {
         let iwarp = attr.iwarp;
         Guard::hold_if(iwarp, device);
         let channel = CompChannel::new(device).map_err(os("ibv_create_comp_channel"))?;
-        let registry = registry.try_clone().map_err(os("dup of the reactor"))?;
-        let watcher = removal::Watcher { registry: &registry, base: token_base };
+        let mut watches = Watches::new(registry, token_base).map_err(os("dup of the reactor"))?;
         // Each of the host's devices watches it: any of them may be the last one left.
-        let shared = watcher.watch(host.fd(), TOKEN_CM).map_err(os("watching librdmacm"))?;
-        let fds =
-            watcher.watch_device(device, &channel, &inbox).map_err(os("watching the device"))?;
-        let node = watcher.watch_node(inbox.node()).map_err(os("watching the device's node"))?;
+        watches.add(WatchedFd::Cm, host.fd()).map_err(os("watching librdmacm"))?;
+        let of_device = device.async_fd().and_then(|events| {
+            watches.add(WatchedFd::Async, events)?;
+            watches.add(WatchedFd::Completions, channel.fd())?;
+            watches.add(WatchedFd::Wake, inbox.wake().as_raw_fd())
+        });
+        of_device.map_err(os("watching the device"))?;
+        // There is no watch without `/proc`, or if the user has no inotify instance left: then the
+        // removal of the device may go unnoticed.
+        if let Some(node) = inbox.node() {
+            let node = node.as_raw_fd();
+            watches.add(WatchedFd::Node, node).map_err(os("watching the device's node"))?;
+        }
+        // What happened before this RNIC had its watches is looked for at its first turn.
+        watches.note(WatchedFd::Async);
+        watches.note(WatchedFd::Node);
         Ok(VerbsRnic {
+            cm_ids: CmIds::new(host, device),
             caps: caps::caps(device, &attr),
             shares: send_budget::Shares::of(attr.max_qp_wr),
+            memory: DeviceMemory::new(device, &attr),
+            device_cqs: DeviceCqs::new(device, attr.max_cqe, channel),
             attr,
             device,
-            host: Arc::clone(host),
-            index: host.join(device),
-            registry,
-            token_base,
-            fds,
-            shared: Some(shared),
-            node,
-            async_ready: true,
+            watches,
+            presence: removal::Presence::default(),
             startups: startups::StartUps::new(iwarp, inbox.wake()),
             inbox,
-            woken: false,
-            channel: Some(channel),
-            channel_ready: false,
-            // It may have gone before this RNIC had its watch.
-            node_ready: true,
-            pds: IdTable::new("protection domain"),
-            keys: HashMap::default(),
-            cqs: IdTable::new("completion queue"),
-            hw: slab::Slab::new(),
-            srqs: IdTable::new("shared receive queue"),
-            srq_cqs: HashMap::new(),
-            qps: IdTable::new("queue pair"),
-            by_num: HashMap::default(),
-            by_serial: HashMap::new(),
-            listeners: IdTable::new("listener"),
-            timers: BTreeSet::new(),
-            ports_down: BTreeMap::new(),
+            cqs: CompletionQueues::default(),
+            srqs: SharedQueues::default(),
+            qps: QpTable::default(),
+            deadlines: Deadlines::default(),
             failed: Vec::new(),
             events: VecDeque::new(),
-            routed: VecDeque::new(),
             scratch: PostScratch::default(),
-            polled: eager::PolledWcs::default(),
-            queued_wcs: 0,
-            awaited: 0,
-            closing: 0,
+            awaited: AwaitedSends::default(),
             inline: u32::MAX,
             last_wqe: last_wqe::LastWqe::default(),
             now: Time::ZERO,
-            removed: false,
-            removal_reported: false,
-            node_unlinked: false,
         })
-    }
-}
-
-impl Drop for VerbsRnic {
-    fn drop(&mut self) {
-        let listeners: Vec<u32> = self.listeners.iter().map(|(id, _)| id).collect();
-        for id in listeners {
-            self.host.leave((self.index, id));
-        }
-        self.fds.extend(self.shared.take());
-        self.fds.extend(self.node.take());
-        self.unwatch();
     }
 }
 
@@ -257,31 +216,31 @@ impl Rnic for VerbsRnic {
 
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {
         self.alive()?;
-        self.alloc_pd()
+        self.memory.alloc_pd()
     }
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), RnicError> {
-        self.dealloc_pd(pd)
+        self.memory.dealloc_pd(pd)
     }
     fn reg_mr(&mut self, pd: Pd, memory: &Segment, access: Access) -> Result<Mr, RnicError> {
         self.alive()?;
-        self.reg_mr(pd, memory, access)
+        self.memory.reg_mr(pd, memory, access)
     }
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), RnicError> {
         self.dereg_mr(mr)
     }
     fn create_cq(&mut self, _: usize) -> Result<Cq, RnicError> {
-        self.create_cq()
+        self.cqs.create()
     }
     #[cfg(any(test, feature = "internals"))]
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.destroy_cq(cq)
+        self.cqs.destroy(cq)
     }
     fn poll_cq(&mut self, cq: Cq, max: usize, out: &mut Vec<Wc>) -> Result<usize, RnicError> {
-        self.poll_cq(cq, max, out)
+        self.cqs.poll(cq, max, out)
     }
     #[cfg(any(test, feature = "internals"))]
     fn arm_cq(&mut self, cq: Cq) -> Result<(), RnicError> {
-        self.arm_cq(cq)
+        self.cqs.arm(cq)
     }
     fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
         self.alive()?;
@@ -294,7 +253,7 @@ impl Rnic for VerbsRnic {
         self.post_srq_recv(srq, wr)
     }
     fn lost_receives(&self, srq: Srq) -> usize {
-        self.lost_receives_of(srq)
+        self.srqs.lost(srq.0)
     }
     fn add_receives(&mut self, qp: Qp, from: Srq, count: u16) -> u16 {
         self.add_receives(qp, from, count)
@@ -333,7 +292,7 @@ impl Rnic for VerbsRnic {
         access: Access,
     ) -> Result<Key, RnicError> {
         self.alive()?;
-        self.bind_mw(qp, mr, addr, len, access)
+        self.bind_mw(qp, mr, (addr, len), access)
     }
     fn lend_mw(
         &mut self,
@@ -344,7 +303,7 @@ impl Rnic for VerbsRnic {
         access: Access,
     ) -> Result<Key, RnicError> {
         self.alive()?;
-        self.lend_mw(qp, mr, addr, len, access)
+        self.lend_mw(qp, mr, (addr, len), access)
     }
     fn invalidate_is_costly(&self, key: Key) -> bool {
         self.invalidate_is_costly(key)
@@ -371,7 +330,7 @@ impl Rnic for VerbsRnic {
         self.listen(addr, opts)
     }
     fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError> {
-        self.listeners.get(listener.0).copied()
+        self.cm_ids.listener_addr(listener)
     }
     fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         self.close_listener(listener)
@@ -414,38 +373,32 @@ impl Rnic for VerbsRnic {
     }
 
     fn handle_ready(&mut self, token: usize, _: Ready) {
-        match token.wrapping_sub(self.token_base) {
-            TOKEN_CM => self.host.note_readable(),
-            TOKEN_ASYNC => self.async_ready = true,
-            TOKEN_CQ => self.channel_ready = true,
-            TOKEN_WAKE => self.woken = true,
-            TOKEN_NODE => self.node_ready = true,
-            _ => {}
+        if self.watches.handle_ready(token) == Some(WatchedFd::Cm) {
+            // At once: any device of the host may take the events of all.
+            self.cm_ids.note_readable();
         }
     }
 
     fn progress(&mut self, now: Time) -> bool {
         self.now = now;
-        if std::mem::take(&mut self.channel_ready) {
-            self.drain_notifications();
+        if self.watches.take(WatchedFd::Completions) {
+            self.device_cqs.drain_notifications();
         }
-        if std::mem::take(&mut self.async_ready) {
+        if self.watches.take(WatchedFd::Async) {
             self.drain_async(now);
         }
-        if std::mem::take(&mut self.woken) {
+        if self.watches.take(WatchedFd::Wake) {
             self.inbox.wake().drain();
             self.take_notes(now);
             self.handle_failed_connects();
         }
-        if std::mem::take(&mut self.node_ready) {
+        if self.watches.take(WatchedFd::Node) {
             self.node_changed();
         }
-        let mut routed = std::mem::take(&mut self.routed);
-        let others = self.host.take(self.index, &mut routed);
-        for note in routed.drain(..) {
-            self.handle_note(note, now);
+        let others = self.cm_ids.fetch_events();
+        while let Some(event) = self.cm_ids.next_event() {
+            self.handle_note(event, now);
         }
-        self.routed = routed;
         let more = self.poll_hw();
         self.ask_next();
         self.fire_timers(now);
@@ -455,19 +408,19 @@ impl Rnic for VerbsRnic {
 
     fn spin(&mut self, now: Time) -> bool {
         self.now = now;
-        let before = self.polled.handled_total();
+        let before = self.device_cqs.handled_total();
         self.poll_hw();
-        self.polled.handled_total() != before
+        self.device_cqs.handled_total() != before
     }
 
     fn poll_memory(&mut self) -> Option<bool> {
-        if self.by_num.is_empty() {
+        if !self.qps.has_numbers() {
             return None;
         }
         Some(self.poll_received() || !self.events.is_empty() || !self.failed.is_empty())
     }
     fn is_quiet(&self) -> bool {
-        self.polled.is_handled() && self.queued_wcs == 0 && self.events.is_empty()
+        self.device_cqs.is_handled() && self.cqs.are_empty() && self.events.is_empty()
     }
 
     fn prepare_sleep(&mut self) -> bool {
@@ -475,11 +428,8 @@ impl Rnic for VerbsRnic {
     }
 
     fn next_timeout(&self) -> Option<Time> {
-        let timers = self.timers.first().map(|t| t.0);
-        let ports = self.ports_down.values().copied();
         let due = !self.failed.is_empty() || !self.startups.is_idle();
-        let now = due.then_some(Time::ZERO);
-        ports.chain(timers).chain(now).min()
+        if due { Some(Time::ZERO) } else { self.deadlines.next() }
     }
 
     fn poll_event(&mut self) -> Option<RnicEvent> {

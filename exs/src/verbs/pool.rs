@@ -126,8 +126,7 @@ impl VerbsRnic {
 
     /// Moves a receive from the pool to a queue pair, or puts the queue pair in line.
     fn take_pooled(&mut self, qp: u32, srq: u32) {
-        let (Ok(q), Ok(entry)) = (self.qps.get_mut(qp), self.srqs.get_mut(srq)) else { return };
-        let Some(pool) = entry.store.pool() else { return };
+        let (Ok(q), Some(pool)) = (self.qps.get_mut(qp), self.srqs.pool(srq)) else { return };
         match pool.free.pop_front() {
             Some(receive) if post(q, &receive) => {}
             // The connection is about to end, and says so elsewhere.
@@ -138,8 +137,7 @@ impl VerbsRnic {
 
     /// Adds a receive to the pool, or gives it to the first queue pair in line.
     pub(super) fn give_to_pool(&mut self, receive: PooledReceive) {
-        let Ok(entry) = self.srqs.get_mut(receive.srq) else { return };
-        let Some(pool) = entry.store.pool() else { return };
+        let Some(pool) = self.srqs.pool(receive.srq) else { return };
         while let Some(qp) = pool.line.pop_front() {
             if self.qps.get_mut(qp).is_ok_and(|q| post(q, &receive)) {
                 return;
@@ -153,7 +151,7 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let Some(receive) = q.pooled.posted.pop_front() else { return };
         let goes = q.pooled.is_extra(&receive) && q.pooled.drops_extra;
-        self.count_used_receive(receive.srq);
+        self.srqs.note_used(receive.srq);
         match (success, goes) {
             (true, false) => self.take_pooled(qp, receive.srq),
             (true, true) => self.unreserve_receive(qp),
@@ -166,7 +164,7 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let queue = std::mem::take(&mut q.pooled);
         for srq in q.attr.srq.map(|srq| srq.0).into_iter().chain(queue.extra) {
-            if let Some(pool) = self.srqs.get_mut(srq).ok().and_then(|entry| entry.store.pool()) {
+            if let Some(pool) = self.srqs.pool(srq) {
                 pool.line.retain(|waiting| *waiting != qp);
             }
         }
@@ -180,9 +178,9 @@ impl VerbsRnic {
         let (Ok(q), Ok(entry)) = (self.qps.get_mut(id.0), self.srqs.get_mut(from.0)) else {
             return 0;
         };
-        let same_domain = entry.pd == q.attr.pd.0 && q.attr.srq.is_some_and(|own| own != from);
+        let same_domain = entry.pd() == q.attr.pd.0 && q.attr.srq.is_some_and(|own| own != from);
         let other = q.pooled.extra.is_some_and(|extra| extra != from.0);
-        let Some(pool) = entry.store.pool().filter(|_| same_domain && q.hw.is_some()) else {
+        let Some(pool) = entry.pool().filter(|_| same_domain && q.hw.is_some()) else {
             return 0;
         };
         if other && q.pooled.extra().left > 0 {
@@ -206,8 +204,7 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(id.0) else { return ExtraReceives::default() };
         let first = !std::mem::replace(&mut q.pooled.drops_extra, true);
         // Those that it lacks do not come any more.
-        let line = q.pooled.extra.filter(|_| first).and_then(|srq| self.srqs.get_mut(srq).ok());
-        if let Some(pool) = line.and_then(|entry| entry.store.pool()) {
+        if let Some(pool) = q.pooled.extra.filter(|_| first).and_then(|srq| self.srqs.pool(srq)) {
             let before = pool.line.len();
             pool.line.retain(|waiting| *waiting != id.0);
             let lacked = before - pool.line.len();
@@ -219,12 +216,12 @@ impl VerbsRnic {
     /// Takes back receives of a pool that no queue pair has (`Rnic::reclaim_receives`).
     pub(super) fn reclaim_receives(&mut self, srq: Srq, first: u64, out: &mut Vec<u64>) -> usize {
         let Ok(entry) = self.srqs.get_mut(srq.0) else { return 0 };
-        let Some(pool) = entry.store.pool() else { return 0 };
+        let Some(pool) = entry.pool() else { return 0 };
         let before = out.len();
         pool.reclaim(first, out);
         let left = pool.free.len();
         let reclaimed = u32::try_from(out.len() - before).unwrap_or(u32::MAX);
-        entry.posted = entry.posted.saturating_sub(reclaimed);
+        entry.note_used(reclaimed);
         left
     }
 }

@@ -1,18 +1,20 @@
 //! Queue pairs: their parts, and how they are made and freed.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::VerbsRnic;
 use super::cm::CmPhase;
+use super::device_cqs::Role;
 use super::pool::{PooledQueue, max_receives};
-use super::queues::{Role, Store, blank};
-use super::raw::{CmId, HwSge, QpShape, Staged, Window};
+use super::queues::blank;
+use super::raw::{CmId, HwSge, QpShape, Staged};
 use super::send_budget::{SendBudget, Work};
 use super::slots::CopySlot;
+use super::srqs::Store;
+use super::windows::QpWindows;
 use crate::mem::Key;
 use crate::rnic::{Qp, QpAttr, QpState, RnicError, STRICT_CREDITS, WcOp, WcStatus};
-use crate::time::Time;
 
 /// Bytes to ask for inline, in this order: a device that takes fewer refuses more.
 const INLINE: [u32; 6] = [256, 192, 128, 80, 64, 0];
@@ -71,18 +73,13 @@ pub(super) struct VerbsQp {
     pub(super) phase: CmPhase,
     pub(super) hw: Option<DeviceQp>,
     pub(super) addrs: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
-    pub(super) deadline: Option<Time>,
     /// In Rts and Closing: a message came, but not the CM's last event of the start-up.
     pub(super) awaits_cm: bool,
     /// The device has reported that it takes no receive of the SRQ any more.
     pub(super) last_wqe_reached: bool,
     /// Receives posted before the device's queue pair was made: (id, MRs and segments).
     pub(super) early_recvs: VecDeque<(u64, Vec<(Key, HwSge)>)>,
-    pub(super) windows: Vec<Key>,
-    /// Windows that the peer has closed, for later binds.
-    pub(super) spare: Vec<Window>,
-    /// Lent keys, and how many times each is lent.
-    pub(super) lent_keys: HashMap<Key, usize>,
+    pub(super) windows: QpWindows,
     pub(super) posted: VecDeque<PostedSend>,
     pub(super) seq: u64,
     /// The budget of `posted`.
@@ -98,11 +95,11 @@ pub(super) struct VerbsQp {
 
 impl VerbsRnic {
     pub(super) fn create_qp(&mut self, attr: &QpAttr) -> Result<Qp, RnicError> {
-        self.pds.get(attr.pd.0)?;
-        self.cqs.get(attr.send_cq.0)?;
-        self.cqs.get(attr.recv_cq.0)?;
+        self.memory.domain(attr.pd.0)?;
+        self.cqs.check(attr.send_cq)?;
+        self.cqs.check(attr.recv_cq)?;
         if let Some(srq) = attr.srq
-            && self.srqs.get(srq.0)?.pd != attr.pd.0
+            && self.srqs.get(srq.0)?.pd() != attr.pd.0
         {
             return Err(RnicError::NoSuch {
                 what: "shared receive queue of this domain",
@@ -123,13 +120,10 @@ impl VerbsRnic {
             phase: CmPhase::Idle,
             hw: None,
             addrs: None,
-            deadline: None,
             awaits_cm: false,
             last_wqe_reached: false,
             early_recvs: VecDeque::new(),
-            windows: Vec::new(),
-            spare: Vec::new(),
-            lent_keys: HashMap::new(),
+            windows: QpWindows::default(),
             posted: VecDeque::new(),
             seq: 0,
             budget: SendBudget::new(attr.max_send_wr, self.shares),
@@ -139,12 +133,11 @@ impl VerbsRnic {
             recvs: VecDeque::new(),
             pooled: PooledQueue::default(),
         })?;
-        self.pds.get_mut(attr.pd.0)?.users += 1;
-        self.cqs.get_mut(attr.send_cq.0)?.users += 1;
-        self.cqs.get_mut(attr.recv_cq.0)?.users += 1;
+        self.memory.add_user(attr.pd.0)?;
+        self.cqs.add_user(attr.send_cq)?;
+        self.cqs.add_user(attr.recv_cq)?;
         if let Some(srq) = attr.srq {
-            self.srqs.get_mut(srq.0)?.users += 1;
-            self.srq_cqs.insert(srq.0, attr.recv_cq);
+            self.srqs.add_user(srq.0, attr.recv_cq)?;
         }
         Ok(Qp(qp))
     }
@@ -154,11 +147,11 @@ impl VerbsRnic {
         self.free_device_qp(id.0, false);
         self.set_deadline(id.0, None);
         let qp = self.qps.remove(id.0)?;
-        self.pds.get_mut(qp.attr.pd.0)?.users -= 1;
-        self.cqs.get_mut(qp.attr.send_cq.0)?.users -= 1;
-        self.cqs.get_mut(qp.attr.recv_cq.0)?.users -= 1;
+        self.memory.remove_user(qp.attr.pd.0)?;
+        self.cqs.remove_user(qp.attr.send_cq)?;
+        self.cqs.remove_user(qp.attr.recv_cq)?;
         if let Some(srq) = qp.attr.srq {
-            self.srqs.get_mut(srq.0)?.users -= 1;
+            self.srqs.remove_user(srq.0)?;
         }
         Ok(())
     }
@@ -173,7 +166,7 @@ impl VerbsRnic {
         super::events::claim(id.serial(), &self.inbox);
         match self.create_device_qp(qp, &mut id) {
             Ok((num, inline, reserved)) => {
-                self.by_num.insert(num, qp);
+                self.qps.set_num(num, qp);
                 let hw = DeviceQp { id: Arc::new(id), num, inline, reserved };
                 let mut srq = None;
                 if let Ok(q) = self.qps.get_mut(qp) {
@@ -200,13 +193,13 @@ impl VerbsRnic {
     ) -> Result<(u32, u32, Reserved), RnicError> {
         let q = self.qps.get(qp)?;
         let (attr, sends) = (q.attr, q.budget.depth());
-        let pd = Arc::clone(&self.pds.get(attr.pd.0)?.pd);
+        let pd = Arc::clone(self.memory.domain(attr.pd.0)?);
         let (srq, role, recvs) = match attr.srq {
             Some(srq) => {
                 let entry = self.srqs.get(srq.0)?;
-                match &entry.store {
+                match entry.store() {
                     Store::Device(queue) => {
-                        (Some(Arc::clone(queue)), Role::Shared(srq.0), entry.max_wr)
+                        (Some(Arc::clone(queue)), Role::Shared(srq.0), entry.max_wr())
                     }
                     // Room in the CQ for extra receives is reserved when they come.
                     Store::Pool(_) => (None, Role::Pooled(srq.0), STRICT_CREDITS.into()),
@@ -217,10 +210,13 @@ impl VerbsRnic {
                 (None, Role::Receives, recvs)
             }
         };
-        let send_cq = self.reserve(Role::Sends, sends)?;
-        let recv_cq = self.reserve(role, recvs).inspect_err(|_| self.unreserve(send_cq, sends))?;
+        let send_cq = self.device_cqs.reserve(Role::Sends, sends)?;
+        let recv_cq = self
+            .device_cqs
+            .reserve(role, recvs)
+            .inspect_err(|_| self.device_cqs.unreserve(send_cq, sends))?;
         let reserved = Reserved { send_cq, sends, recv_cq, recvs };
-        let (scq, rcq) = (Arc::clone(&self.hw[send_cq].cq), Arc::clone(&self.hw[recv_cq].cq));
+        let (scq, rcq) = (self.device_cqs.cq(send_cq), self.device_cqs.cq(recv_cq));
         let mut result = Err(std::io::Error::from_raw_os_error(libc::EINVAL));
         for max_inline in INLINE.into_iter().filter(|n| *n <= self.inline) {
             result = id.create_qp(&QpShape {
@@ -245,8 +241,8 @@ impl VerbsRnic {
         match result {
             Ok(granted) => Ok((id.qp_num().unwrap_or(0), granted, reserved)),
             Err(e) => {
-                self.unreserve(send_cq, sends);
-                self.unreserve(recv_cq, recvs);
+                self.device_cqs.unreserve(send_cq, sends);
+                self.device_cqs.unreserve(recv_cq, recvs);
                 Err(match e.raw_os_error() {
                     Some(errno @ libc::ENOMEM) => RnicError::Os {
                         call: "rdma_create_qp (the device is out of queue pairs, or RLIMIT_MEMLOCK is too low)",
@@ -271,16 +267,14 @@ impl VerbsRnic {
             self.note_lost(qp);
             // Flushed WRs are not reported if all of them are to vanish.
             if !tell {
-                self.by_num.remove(&hw.num);
+                self.qps.clear_num(hw.num);
             }
             self.poll_all();
             let Ok(q) = self.qps.get_mut(qp) else { return };
             // Before the queue pair is destroyed: rxe waits 50 s for windows that are bound to it.
-            let windows = std::mem::take(&mut q.windows);
-            q.spare.clear();
-            self.drop_windows(windows);
-            self.host.disown(&hw.id);
-            self.by_serial.remove(&hw.id.serial());
+            let windows = q.windows.clear();
+            self.memory.drop_windows(windows);
+            self.cm_ids.release(&hw.id);
             super::events::disclaim(hw.id.serial());
             if attempt && self.attr.iwarp {
                 // siw waits up to 10 s for the peer's answer before it frees a queue pair. No WR moves on
@@ -291,27 +285,26 @@ impl VerbsRnic {
             }
             // Before another queue pair gets the number.
             self.poll_hw();
-            self.by_num.remove(&hw.num);
-            self.unreserve(hw.reserved.send_cq, hw.reserved.sends);
-            self.unreserve(hw.reserved.recv_cq, hw.reserved.recvs);
+            self.qps.clear_num(hw.num);
+            self.device_cqs.unreserve(hw.reserved.send_cq, hw.reserved.sends);
+            self.device_cqs.unreserve(hw.reserved.recv_cq, hw.reserved.recvs);
             self.return_pooled(qp);
         }
         self.drop_phase(qp);
         let Ok(q) = self.qps.get_mut(qp) else { return };
-        let windows = std::mem::take(&mut q.windows);
-        q.lent_keys.clear();
+        let windows = q.windows.clear();
         q.staged.clear();
         q.sges.clear();
         let posted = std::mem::take(&mut q.posted);
-        self.awaited -= std::mem::take(&mut q.awaited);
+        self.awaited.over(std::mem::take(&mut q.awaited));
         let recvs = std::mem::take(&mut q.recvs);
         let early_recvs = std::mem::take(&mut q.early_recvs);
         let attr = q.attr;
         q.budget.clear();
-        self.drop_windows(windows);
+        self.memory.drop_windows(windows);
         for p in posted {
-            if let (Some(slot), Ok(pd)) = (p.slot, self.pds.get_mut(attr.pd.0)) {
-                pd.slots.give(slot);
+            if let Some(slot) = p.slot {
+                self.memory.give_slot(attr.pd.0, slot);
             }
             if let Some(op) = p.op
                 && tell
@@ -330,8 +323,7 @@ impl VerbsRnic {
     pub(super) fn reserve_receives(&mut self, qp: u32, count: u16) -> u16 {
         let Some(hw) = self.qps.get_mut(qp).ok().and_then(|q| q.hw.as_mut()) else { return 0 };
         let reserved = &mut hw.reserved;
-        let count = u32::from(count).min(self.hw[reserved.recv_cq].room());
-        self.hw[reserved.recv_cq].reserve(count);
+        let count = self.device_cqs.reserve_more(reserved.recv_cq, count.into());
         reserved.recvs += count;
         u16::try_from(count).unwrap_or(0)
     }
@@ -341,7 +333,7 @@ impl VerbsRnic {
         let Some(hw) = self.qps.get_mut(qp).ok().and_then(|q| q.hw.as_mut()) else { return };
         hw.reserved.recvs -= 1;
         let index = hw.reserved.recv_cq;
-        self.unreserve(index, 1);
+        self.device_cqs.unreserve(index, 1);
     }
 
     pub(super) fn qp_state(&self, id: Qp) -> Result<QpState, RnicError> {

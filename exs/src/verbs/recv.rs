@@ -13,7 +13,7 @@ impl VerbsRnic {
         if asked > limit {
             return Err(RnicError::Limit { what: "segments of a work request", asked, limit });
         }
-        let all = wr.sges.iter().map(|s| self.resolve(pd, s, Access::LOCAL));
+        let all = wr.sges.iter().map(|s| self.memory.resolve(pd, s, Access::LOCAL));
         all.filter(|s| !s.as_ref().is_ok_and(|s| s.len == 0)).collect()
     }
 

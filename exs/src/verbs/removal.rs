@@ -15,48 +15,71 @@
 //! descriptors back, while the program goes on. So an administrator can remove a device without
 //! ending the programs that use it.
 
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-
 use super::VerbsRnic;
-use super::events::{self, DeviceInbox, DeviceNote};
-use super::queues::HwQueue;
-use super::raw::{self, CompChannel, Device, Guard};
-use crate::rnic::RnicError;
+use super::events::{self, DeviceNote};
+use super::raw::Guard;
+use crate::rnic::{DisconnectCause, RnicError};
 
-/// Registers descriptors with the reactor.
-pub(super) struct Watcher<'a> {
-    pub(super) registry: &'a mio::Registry,
-    /// The first of the RNIC's tokens.
-    pub(super) base: usize,
+/// How far the removal of a device has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RemovalStage {
+    /// The device is there.
+    Present,
+    /// It is gone: its connections end.
+    Lost,
+    /// Its connections have ended, its objects are freed, and the user knows.
+    Reported,
 }
 
-impl Watcher<'_> {
-    pub(super) fn watch(&self, fd: i32, token: usize) -> io::Result<OwnedFd> {
-        let fd = raw::duplicate(fd)?;
-        raw::watch(self.registry, &fd, self.base + token)?;
-        Ok(fd)
+/// Whether a device is there. Its stage only goes on. Its node may go before or after that.
+#[derive(Debug)]
+pub(super) struct Presence {
+    stage: RemovalStage,
+    /// The kernel has removed the node, and waits until this process frees the device.
+    node_unlinked: bool,
+}
+
+impl Default for Presence {
+    fn default() -> Presence {
+        Presence { stage: RemovalStage::Present, node_unlinked: false }
+    }
+}
+
+impl Presence {
+    pub(super) fn is_lost(&self) -> bool {
+        self.stage != RemovalStage::Present
     }
 
-    /// Watches what concerns one RNIC alone.
-    pub(super) fn watch_device(
-        &self,
-        device: Device,
-        channel: &CompChannel,
-        inbox: &DeviceInbox,
-    ) -> io::Result<Vec<OwnedFd>> {
-        let watched = [
-            (device.async_fd()?, super::TOKEN_ASYNC),
-            (channel.fd(), super::TOKEN_CQ),
-            (inbox.wake().as_raw_fd(), super::TOKEN_WAKE),
-        ];
-        watched.into_iter().map(|(fd, token)| self.watch(fd, token)).collect()
+    /// The device is gone. True at the first report of that.
+    fn lose(&mut self) -> bool {
+        let first = !self.is_lost();
+        if first {
+            self.stage = RemovalStage::Lost;
+        }
+        first
     }
 
-    /// Watches the device's node. There is no watch without `/proc`, or if the user has no inotify
-    /// instance left: then the removal of the device may go unnoticed.
-    pub(super) fn watch_node(&self, node: Option<&OwnedFd>) -> io::Result<Option<OwnedFd>> {
-        node.map(|fd| self.watch(fd.as_raw_fd(), super::TOKEN_NODE)).transpose()
+    /// The connections of a device have ended, as far as they had to. True if the device was lost and
+    /// the user is to know of it now.
+    pub(super) fn report(&mut self) -> bool {
+        let due = self.stage == RemovalStage::Lost;
+        if due {
+            self.stage = RemovalStage::Reported;
+        }
+        due
+    }
+
+    fn is_reported(&self) -> bool {
+        self.stage == RemovalStage::Reported
+    }
+
+    /// The node is gone. True at the first report of that.
+    fn unlink_node(&mut self) -> bool {
+        !std::mem::replace(&mut self.node_unlinked, true)
+    }
+
+    fn has_node(&self) -> bool {
+        !self.node_unlinked
     }
 }
 
@@ -65,15 +88,13 @@ impl VerbsRnic {
     /// ENODEV if the device is gone.
     pub(super) fn alive(&self) -> Result<(), RnicError> {
         let gone = RnicError::Os { call: "the RDMA device was removed", errno: libc::ENODEV };
-        if self.removed { Err(gone) } else { Ok(()) }
+        if self.presence.is_lost() { Err(gone) } else { Ok(()) }
     }
 
     /// Handles a change of the device's node, if there was one.
     pub(super) fn node_changed(&mut self) {
-        if let Some(node) = &self.node {
-            raw::drain_watch(node);
-        }
-        if !self.node_unlinked && self.device.is_unlinked() {
+        self.watches.drain_node();
+        if self.presence.has_node() && self.device.is_unlinked() {
             events::tell_others(self.device, &self.inbox, DeviceNote::NodeGone);
             self.node_gone();
         }
@@ -81,13 +102,24 @@ impl VerbsRnic {
 
     /// Handles the removal of the device's node.
     pub(super) fn node_gone(&mut self) {
-        if std::mem::replace(&mut self.node_unlinked, true) {
+        if !self.presence.unlink_node() {
             return;
         }
         crate::trace::debug!("{}: its device node was removed", self.caps.name);
         self.device_lost();
-        if self.removal_reported {
+        if self.presence.is_reported() {
             self.let_go_if_last();
+        }
+    }
+
+    /// Handles the loss of the device: completions will not come any more.
+    pub(super) fn device_lost(&mut self) {
+        if !self.presence.lose() {
+            return;
+        }
+        let all: Vec<u32> = self.qps.iter().map(|(id, _)| id).collect();
+        for qp in all {
+            self.failed.push((qp, DisconnectCause::DeviceRemoved));
         }
     }
 
@@ -101,38 +133,43 @@ impl VerbsRnic {
     pub(super) fn release(&mut self) {
         // Windows hold their registrations, these the domain, and queues their channel. So each object
         // is freed after those that depend on it, in whatever order they are dropped here.
-        self.keys.clear();
-        for id in ids(&self.srqs) {
-            drop(self.srqs.remove(id));
-        }
-        for id in ids(&self.pds) {
-            drop(self.pds.remove(id));
-        }
-        let queues: Vec<HwQueue> = self.hw.drain().collect();
-        drop(queues);
-        self.by_num.clear();
-        // Events of the CM concern other devices too, and the node may go later.
-        self.unwatch();
-        self.channel = None;
+        self.memory.release();
+        self.srqs.release();
+        self.device_cqs.release();
+        self.qps.clear_nums();
+        self.watches.end_those_of_device();
         events::leave(&self.inbox);
         events::if_unused(self.device, || Guard::let_go(self.device));
         // A device that failed and is still there belongs to librdmacm.
-        if self.node_unlinked {
+        if !self.presence.has_node() {
             self.let_go_if_last();
-        }
-    }
-
-    /// Takes descriptors out of the reactor.
-    pub(super) fn unwatch(&mut self) {
-        for fd in self.fds.drain(..) {
-            let fd = fd.as_raw_fd();
-            // Other descriptors may refer to the same file: closing would not be enough. Fails only if the
-            // reactor is gone.
-            let _ = self.registry.deregister(&mut mio::unix::SourceFd(&fd));
         }
     }
 }
 
-fn ids<T>(table: &crate::rnic::table::IdTable<T>) -> Vec<u32> {
-    table.iter().map(|(id, _)| id).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_is_reported_once_when_the_device_is_lost() {
+        let mut presence = Presence::default();
+        assert!(!presence.report(), "it is there");
+        assert!(presence.lose() && !presence.lose());
+        assert!(presence.is_lost() && !presence.is_reported());
+        assert!(presence.report() && !presence.report());
+        assert!(presence.is_lost() && presence.is_reported());
+        assert!(!presence.lose(), "it does not come back");
+        assert!(presence.is_reported());
+    }
+
+    #[test]
+    fn the_node_goes_once_at_any_stage() {
+        for stage in [RemovalStage::Present, RemovalStage::Lost, RemovalStage::Reported] {
+            let mut presence = Presence { stage, ..Presence::default() };
+            assert!(presence.has_node() && presence.unlink_node());
+            assert!(!presence.has_node() && !presence.unlink_node());
+            assert_eq!(presence.stage, stage);
+        }
+    }
 }

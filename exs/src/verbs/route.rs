@@ -33,14 +33,14 @@ impl VerbsRnic {
         bind: Option<SocketAddr>,
     ) -> Result<(), RnicError> {
         let unreachable = |call| Err(RnicError::Os { call, errno: libc::EHOSTUNREACH });
-        if self.removed {
+        if self.presence.is_lost() {
             return Err(RnicError::Os { call: "the device is gone", errno: libc::ENODEV });
         }
         if addr.ip().is_loopback() {
             return unreachable("loopback addresses are on no RDMA device");
         }
         let local = source(addr, bind).map_err(|e| RnicError::os("route", &e))?;
-        match self.host.device_of(local) {
+        match self.cm_ids.device_of(local) {
             Ok(Some(d)) if d == self.device => Ok(()),
             Ok(_) => unreachable("the route goes by another device"),
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {
@@ -56,17 +56,17 @@ impl VerbsRnic {
     /// it is taken there, the connect fails with EADDRINUSE. So for iWARP this picks a port that is free
     /// in TCP, and reserves it until the end of the attempt.
     pub(super) fn start_resolving(
-        &self,
+        &mut self,
         addr: SocketAddr,
         bind: Option<SocketAddr>,
         (step, class): (Duration, Option<u8>),
     ) -> io::Result<(CmId, Option<OwnedFd>)> {
         let mut tries = 8;
         loop {
-            let id = self.host.new_id(self.index)?;
+            let id = self.cm_ids.new_id()?;
             if let Some(class) = class {
                 // The kernel looks the route up by it.
-                id.traffic_class(class).inspect_err(|_| self.host.disown(&id))?;
+                id.traffic_class(class).inspect_err(|_| self.cm_ids.release(&id))?;
             }
             let (mut from, mut port) = (bind, None);
             if self.attr.iwarp
@@ -74,14 +74,14 @@ impl VerbsRnic {
                 && let Ok(mut local) = source(addr, bind)
             {
                 let reserved = crate::sys::reserve_port(local);
-                let (fd, free) = reserved.inspect_err(|_| self.host.disown(&id))?;
+                let (fd, free) = reserved.inspect_err(|_| self.cm_ids.release(&id))?;
                 local.set_port(free);
                 (from, port) = (Some(local), Some(fd));
             }
             match id.resolve_addr(from, addr, step) {
                 Ok(()) => return Ok((id, port)),
                 Err(e) => {
-                    self.host.disown(&id);
+                    self.cm_ids.release(&id);
                     tries -= 1;
                     // Free in TCP, and taken in RDMA.
                     let again = e.raw_os_error() == Some(libc::EADDRINUSE) && port.is_some();

@@ -71,7 +71,7 @@ impl VerbsRnic {
         let mut pieces = [HwSge { addr: 0, len: 0, lkey: 0 }; MAX_SGE];
         let mut count = 0;
         for sge in wr.sges {
-            let piece = self.resolve(pd, sge, need)?;
+            let piece = self.memory.resolve(pd, sge, need)?;
             if piece.len > 0 {
                 pieces[count] = piece;
                 count += 1;
@@ -88,7 +88,7 @@ impl VerbsRnic {
             + if copies { usize::try_from(total).unwrap_or(0) - wr.head.len() } else { 0 };
         if by_value > 0 {
             let s = self.fill_slot(pd, wr)?;
-            first = Some(self.pds.get(pd)?.slots.sge(s, by_value));
+            first = Some(self.memory.slots(pd)?.sge(s, by_value));
             slot = Some(s);
             if copies {
                 count = 0;
@@ -122,7 +122,7 @@ impl VerbsRnic {
         qp.budget.take(Work::Caller);
         if signaled {
             qp.awaited += 1;
-            self.awaited += 1;
+            self.awaited.posted();
         }
         Ok(())
     }
@@ -139,13 +139,13 @@ impl VerbsRnic {
     /// Copies the bytes of a WR that must be copied into a slot.
     fn fill_slot(&mut self, pd: u32, wr: &SendWr<'_>) -> Result<CopySlot, RnicError> {
         let sources: Vec<_> = if self.copies(wr) {
-            wr.sges.iter().map(|s| self.source(s)).collect::<Result<_, _>>()?
+            wr.sges.iter().map(|s| self.memory.source(s)).collect::<Result<_, _>>()?
         } else {
             Vec::new()
         };
-        let domain = self.pds.get_mut(pd)?;
-        let slot = domain.slots.take(&domain.pd)?;
-        let to = domain.slots.segment(slot);
+        let slots = self.memory.slots(pd)?;
+        let slot = slots.take()?;
+        let to = slots.segment(slot);
         to.write_at(0, wr.head);
         let mut at = wr.head.len();
         for from in sources {
@@ -270,10 +270,10 @@ impl VerbsRnic {
             qp.budget.give(p.work);
             if p.signaled {
                 qp.awaited -= 1;
-                self.awaited -= 1;
+                self.awaited.over(1);
             }
-            if let (Some(slot), Ok(pd)) = (p.slot, self.pds.get_mut(pd)) {
-                pd.slots.give(slot);
+            if let Some(slot) = p.slot {
+                self.memory.give_slot(pd, slot);
             }
             let Some(op) = p.op else { continue };
             if p.signaled || status != WcStatus::Success {
@@ -287,11 +287,6 @@ impl VerbsRnic {
         } else {
             self.disconnect_if_drained(id);
         }
-    }
-
-    /// True if the user waits for the completion of a send.
-    pub(super) fn waits_for_sends(&self) -> bool {
-        self.awaited > 0 || self.closing > 0
     }
 
     /// True if no send is outstanding.

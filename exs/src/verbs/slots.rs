@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::raw::{Domain, HwSge, Registration};
+use super::registrar::MemoryRegistrar;
 use crate::mem::{Region, Segment};
 use crate::rnic::{MESSAGE, RnicError};
 
@@ -17,31 +18,25 @@ pub(super) struct CopySlot(u32);
 
 /// The slots of a protection domain. They are made when first needed, a chunk at a time. There are
 /// never more than the largest number of WRs outstanding at a time, rounded up to a chunk.
-#[derive(Default)]
 pub(super) struct CopySlots {
+    domain: Arc<Domain>,
     chunks: Vec<(Segment, Registration)>,
     free: Vec<u32>,
-    /// The device can page on demand where pinning is refused.
-    odp: bool,
+    registrar: MemoryRegistrar,
 }
 
 impl CopySlots {
-    pub(super) fn new(odp: bool) -> CopySlots {
-        CopySlots { odp, ..CopySlots::default() }
+    pub(super) fn new(domain: &Arc<Domain>, registrar: MemoryRegistrar) -> CopySlots {
+        CopySlots { domain: Arc::clone(domain), chunks: Vec::new(), free: Vec::new(), registrar }
     }
 
     /// Takes a slot.
-    pub(super) fn take(&mut self, pd: &Arc<Domain>) -> Result<CopySlot, RnicError> {
+    pub(super) fn take(&mut self) -> Result<CopySlot, RnicError> {
         if self.free.is_empty() {
             let no_memory = |_| RnicError::Os { call: "mmap", errno: libc::ENOMEM };
             let region = Region::map(SLOTS_PER_CHUNK * SLOT_LEN).map_err(no_memory)?;
             let segment = region.segment(0, SLOTS_PER_CHUNK * SLOT_LEN).map_err(no_memory)?;
-            let reg = match super::memory::register(pd, &segment, 0) {
-                Err(RnicError::MemLock { .. }) if self.odp => {
-                    super::memory::register(pd, &segment, super::memory::ON_DEMAND)?
-                }
-                other => other?,
-            };
+            let reg = self.registrar.for_sends(&self.domain, &segment)?;
             let first = u32::try_from(self.chunks.len() * SLOTS_PER_CHUNK).unwrap_or(u32::MAX);
             self.chunks.push((segment, reg));
             self.free.extend((first..).take(SLOTS_PER_CHUNK));

@@ -58,7 +58,7 @@ impl Drop for CompChannel {
 }
 
 /// A completion as the device reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct RawWc {
     pub(in super::super) wr_id: u64,
     /// Raw value of `ibv_wc_status`.
