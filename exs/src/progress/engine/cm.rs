@@ -1,25 +1,27 @@
 //! Connection management: `bind`, `accept`, and the events that the RNICs report about connections.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use super::accepts::{AcceptOp, Arrival, Parent, Request};
+use super::binding::Binding;
+use super::connection::ConnectionFacts;
 use super::device::Device;
 use super::domain::Place;
+use super::holder::Holder;
 use super::post::Ticket;
 use super::sock::State;
 use super::spread::Parcel;
 use super::startups::StartupId;
 use super::{Engine, Error, SockId};
 use crate::progress::event::{Bufs, EventKind, Guest};
-use crate::progress::handle::{Claim, SocketHandle};
+use crate::progress::handle::SocketHandle;
 use crate::progress::options::Options;
 use crate::progress::route::Route;
 use crate::progress::shards::Shard;
 use crate::rnic::{CmEvent, ConnParam, DisconnectCause, Listener, Qp, RnicError, RnicEvent};
 use crate::session::Session;
 use crate::time::Time;
-use crate::trace::{ConnectionSpan, debug, info};
+use crate::trace::{debug, info};
 use crate::wire::exs::{Refusal, RefusalCode, SocketKind, VERSIONS};
 
 /// When the backlog is full, as many requests may wait as it is long, and this many more. They
@@ -107,9 +109,8 @@ impl Engine {
     pub(super) fn hand_out(&mut self, child: SockId) -> Option<(SocketHandle, SocketAddr)> {
         let context = self.released.context()?;
         let s = self.sockets.find(child).ok()?;
-        let (_, peer) = s.addrs?;
-        let taken = Claim::default();
-        (s.held, s.taken) = (true, Some(Arc::clone(&taken)));
+        let peer = s.facts.peer()?;
+        let taken = s.holder.hand_out();
         Some((SocketHandle::accepted(context, child, taken), peer))
     }
 
@@ -223,16 +224,13 @@ impl Engine {
                 let reason = "the peer came by it".to_owned();
                 let route = Route { transport, device: name, reason };
                 let here = self.neighbours.here().index();
+                let name = format_args!("{here}.{child}");
+                let facts = ConnectionFacts::of_request(name, (r.local, r.peer), route);
+                facts.log_route(|route| info!("{} connects by {route}", r.peer));
                 let s = &mut self.sockets[child.index];
-                s.span = ConnectionSpan::of_request(format_args!("{here}.{child}"), r.peer);
-                s.span.note_route(route.transport, &route.device);
-                s.span.log(|| info!("{} connects by {route}", r.peer));
-                s.state = State::Accepting { parent };
-                s.addrs = Some((r.local, r.peer));
-                s.route = Some(Box::new(route));
-                s.bound = Some(r.local);
+                (s.state, s.facts) = (State::Accepting { parent }, facts);
+                (s.holder, s.binding) = (Holder::ENGINE, Binding::at(Some(r.local)));
                 (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
-                s.held = false;
                 Some(child)
             }
             Err(e) => {
@@ -257,7 +255,9 @@ impl Engine {
         let id = self.sockets.id(index);
         let addrs = self.devices[device].rnic.addrs(qp).ok();
         let s = &mut self.sockets[index];
-        s.addrs = addrs.or(s.addrs);
+        if let Some(addrs) = addrs {
+            s.facts.set_addrs(addrs);
+        }
         let same = addrs.is_some_and(|(local, peer)| local.ip() == peer.ip());
         let near = same || self.devices[device].rnic.caps().within_host;
         let greeted = match s.session.as_mut() {
@@ -271,7 +271,7 @@ impl Engine {
             }
             (State::Accepting { parent, .. }, Ok(())) => {
                 s.state = State::Open;
-                s.log_established();
+                s.facts.log_established();
                 self.child_ready(parent, id, now);
             }
             (State::Accepting { .. }, Err(_)) => {
@@ -332,7 +332,7 @@ impl Engine {
     fn handle_disconnected(&mut self, device: usize, qp: Qp, cause: DisconnectCause, now: Time) {
         let Some(index) = self.sockets.of_qp(device, qp) else { return };
         let s = &mut self.sockets[index];
-        s.span.log(|| debug!("the link has ended: {cause:?}"));
+        s.facts.log(|| debug!("the link has ended: {cause:?}"));
         match s.state.clone() {
             State::Accepting { parent, .. } => {
                 let child = self.sockets.id(index);

@@ -21,7 +21,7 @@ use crate::progress::route::{Route, Verdict};
 use crate::rnic::{ConnParam, Qp, RnicError};
 use crate::session::{Session, SessionError};
 use crate::time::Time;
-use crate::trace::{ConnectionSpan, info};
+use crate::trace::info;
 
 /// The most time for an attempt that others can follow. Such an attempt also has at most a third of
 /// the time for connecting. So a device whose network swallows what is sent cannot use that time
@@ -187,7 +187,7 @@ impl Device {
             timeout,
             crc: s.opts.crc,
             no_delay: s.opts.no_delay,
-            bind: s.bound,
+            bind: s.binding.addr(),
             path: s.opts.path.checked(),
         };
         match self.rnic.connect(qp, addr, &param, now) {
@@ -217,7 +217,7 @@ impl Engine {
     /// The devices that a connect to an address will try.
     pub(super) fn plan(&mut self, id: SockId, addr: SocketAddr, now: Time) -> Result<Dial, Error> {
         let s = self.sockets.fresh(id, "connect")?;
-        let (opts, bind) = (s.opts.clone(), s.bound);
+        let (opts, bind) = (s.opts.clone(), s.binding.addr());
         let addr = destination(addr, bind);
         check_scope(addr).map_err(Error::invalid)?;
         let (left, passed, failed) = (VecDeque::new(), Vec::new(), Vec::new());
@@ -258,16 +258,17 @@ impl Engine {
     ) -> Result<(), Error> {
         let here = self.neighbours.here().index();
         let s = self.sockets.find(id)?;
-        s.port = None;
+        s.binding.free_port();
         // Attempts at several addresses of a host have a span each, with the name of one socket.
         let socket = s.racing.parent().unwrap_or(id);
-        s.span = ConnectionSpan::of_connect(format_args!("{here}.{socket}"), dial.addr);
+        s.facts.begin(format_args!("{here}.{socket}"), dial.addr);
         (s.state, s.refused) = (State::Connecting { op, addr: dial.addr }, false);
         s.dial = Some(Box::new(dial));
         if let Err(e) = self.next_attempt(id, now) {
             if let Ok(s) = self.sockets.find(id) {
-                s.span.log(|| info!("the connect fails at once: {e}"));
-                (s.state, s.dial, s.span) = (State::Fresh, None, ConnectionSpan::NONE);
+                s.facts.log(|| info!("the connect fails at once: {e}"));
+                (s.state, s.dial) = (State::Fresh, None);
+                s.facts.end_span();
             }
             return Err(e);
         }
@@ -304,10 +305,11 @@ impl Engine {
                     let route = Route { transport, device: name, reason };
                     self.sockets.add_qp(device, qp, id.index);
                     let s = self.sockets.find(id)?;
-                    s.span.note_route(route.transport, &route.device);
-                    s.span.log(|| info!("connecting to {addr} by {route}: {}", route.reason));
+                    s.facts.set_route(route);
+                    s.facts.log_route(|route| {
+                        info!("connecting to {addr} by {route}: {}", route.reason);
+                    });
                     (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);
-                    s.route = Some(Box::new(route));
                     return Ok(());
                 }
                 Err(source) => self.note_failure(id, device, source),
@@ -318,7 +320,7 @@ impl Engine {
     fn note_failure(&mut self, id: SockId, device: usize, cause: RnicError) {
         let name = self.devices[device].name().to_owned();
         let Ok(s) = self.sockets.find(id) else { return };
-        s.span.log(|| info!("not connected by {name}: {cause}"));
+        s.facts.log(|| info!("not connected by {name}: {cause}"));
         if let Some(dial) = s.dial.as_mut() {
             let (addr, before) = (dial.addr, String::new());
             dial.note(name, Error::Connect { addr, cause, before });
@@ -390,10 +392,11 @@ impl Engine {
         if s.racing.parent().is_some() {
             return self.attempt_lost(id, error, now);
         }
-        s.span.log(|| info!("the connect has failed: {error}"));
-        s.span = ConnectionSpan::NONE;
+        s.facts.log(|| info!("the connect has failed: {error}"));
+        s.facts.end_span();
+        s.facts.clear_route();
         (s.state, s.refused) = (State::Fresh, true);
-        (s.dial, s.route) = (None, None);
+        s.dial = None;
         let (polls, racing) = (std::mem::take(&mut s.polls), std::mem::take(&mut s.racing));
         self.end_race(racing, now);
         self.drop_session(id.index);
@@ -413,7 +416,7 @@ impl Engine {
             return self.attempt_won(self.sockets.id(index), now);
         }
         s.state = State::Open;
-        s.log_established();
+        s.facts.log_established();
         if let Some(dial) = s.dial.take() {
             self.devices.note_answer(s.place.device, dial.addr);
         }

@@ -9,6 +9,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use super::binding::Binding;
+use super::holder::Holder;
 use super::post::Ticket;
 use super::sock::State;
 use super::{Engine, Error, SockId};
@@ -171,11 +173,12 @@ impl Engine {
         now: Time,
     ) {
         let Ok(s) = self.sockets.find(id) else { return };
-        let (kind, bound) = (s.kind, s.bound);
+        let (kind, bound) = (s.kind, s.binding.addr());
         let opts = s.opts.clone().with_connect_timeout(deadline.since(now));
         let child = self.sockets.open(kind, opts);
         let c = &mut self.sockets[child.index];
-        (c.held, c.bound, c.racing) = (false, bound, Racing::Attempt(id, number));
+        (c.holder, c.binding) = (Holder::ENGINE, Binding::at(bound));
+        c.racing = Racing::Attempt(id, number);
         if let Ok(s) = self.sockets.find(id)
             && let Racing::Host(dial) = &mut s.racing
             && let Phase::Racing { attempts, .. } = &mut dial.phase
@@ -230,17 +233,16 @@ impl Engine {
     fn hand_over_connection(&mut self, child: SockId, id: SockId) {
         let c = &mut self.sockets[child.index];
         let (session, qp, place) = (c.session.take(), c.qp.take(), c.place);
-        let (addrs, route, bound) = (c.addrs, c.route.take(), c.bound);
-        let (dial, lazy) = (c.dial.take(), c.lazy);
-        let span = std::mem::take(&mut c.span);
+        let (facts, bound) = (std::mem::take(&mut c.facts), c.binding.addr());
+        let dial = c.dial.take();
+        let lazy = self.sockets.is_lazy(child.index);
         self.drop_attempt(child);
         let Ok(s) = self.sockets.find(id) else { return };
         let State::Connecting { op, .. } = s.state else { return };
         (s.session, s.qp, s.place) = (session, qp, place);
-        (s.addrs, s.route, s.bound, s.port) = (addrs, route, bound, None);
-        (s.state, s.racing) = (State::Open, Racing::No);
-        s.span = span;
-        s.log_established();
+        (s.facts, s.state, s.racing) = (facts, State::Open, Racing::No);
+        s.binding.of_connection(bound);
+        s.facts.log_established();
         let (opts, session) = (&s.opts, s.session.as_mut());
         if let Some(session) = session {
             // The program may have changed them since the attempt began.
@@ -297,7 +299,8 @@ impl Engine {
     /// Ends an attempt. Its socket is freed in the same turn.
     fn drop_attempt(&mut self, child: SockId) {
         let Ok(c) = self.sockets.find(child) else { return };
-        (c.state, c.racing, c.dial, c.route) = (State::Closed, Racing::No, None, None);
+        (c.state, c.racing, c.dial) = (State::Closed, Racing::No, None);
+        c.facts.clear_route();
         self.drop_session(child.index);
         self.sockets.mark(child.index);
     }

@@ -101,13 +101,13 @@ impl Engine {
             id,
             kind: s.kind,
             state: state_of(s, activity.as_ref()),
-            local: s.addrs.map(|a| a.0).or(s.bound),
-            peer: s.addrs.map(|a| a.1).or(connecting),
-            route: s.route.as_deref().map(|r| (r.transport, r.device.clone())),
+            local: s.facts.local().or(s.binding.addr()),
+            peer: s.facts.peer().or(connecting),
+            route: s.facts.route().map(|r| (r.transport, r.device.clone())),
             counters: self.sockets.counters_of(id).unwrap_or_default(),
             activity,
             listener,
-            exports: s.exports.len(),
+            exports: s.exports.count(),
         }
     }
 

@@ -11,7 +11,6 @@ use super::{Engine, SockId};
 use crate::progress::call::Ringing;
 use crate::rnic::Mr;
 use crate::time::Time;
-use crate::trace::ConnectionSpan;
 
 fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
     std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
@@ -99,16 +98,16 @@ impl Engine {
         if s.session.as_ref().is_some_and(|x| x.is_finished()) {
             s.log_end();
             self.drop_session(index);
-            self.sockets[index].span = ConnectionSpan::NONE;
+            self.sockets[index].facts.end_span();
         }
         let s = &self.sockets[index];
-        if s.held || s.session.is_some() || s.qp.is_some() {
+        if s.holder.is_held() || s.session.is_some() || s.qp.is_some() {
             return;
         }
         let mut gone = self.sockets.remove(index);
         self.timers.set(index, &mut gone.timer, None);
         self.sweeps.forget(&gone.attended);
-        for (_, e) in gone.exports {
+        for e in gone.exports.into_entries() {
             e.free(&mut self.devices[gone.place.device], gone.place.domain);
         }
     }

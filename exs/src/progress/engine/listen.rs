@@ -160,10 +160,10 @@ impl Engine {
             return Ok(());
         }
         let s = self.sockets.fresh(id, "listen")?;
-        s.port = None;
+        s.binding.free_port();
         // If `bind` chose the port and a device has it taken, another port will do.
-        let any_port = s.asked.is_some_and(|a| a.port() == 0);
-        let addr = s.bound.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        let any_port = s.binding.has_any_port();
+        let addr = s.binding.addr().unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let opts = s.opts.clone();
         let verbs = self.devices.verbs_for(&opts)?;
         let soft = uses_soft(&opts);
@@ -193,12 +193,11 @@ impl Engine {
         }
         let s = self.sockets.find(id)?;
         s.state = State::Listening;
-        s.bound = Some(SocketAddr::new(addr.ip(), port)).map(|mut bound| {
-            if let (SocketAddr::V6(b), SocketAddr::V6(a)) = (&mut bound, addr) {
-                b.set_scope_id(a.scope_id());
-            }
-            bound
-        });
+        let mut bound = SocketAddr::new(addr.ip(), port);
+        if let (SocketAddr::V6(b), SocketAddr::V6(a)) = (&mut bound, addr) {
+            b.set_scope_id(a.scope_id());
+        }
+        s.binding.listen(bound);
         s.accepts = Some(Box::new(Accepts::new(wanted, on)));
         if self.neighbours.here() == Shard::FIRST {
             shards::keep_first();
@@ -227,7 +226,8 @@ impl Engine {
         }
         let Some(accepts) = s.accepts.take() else { return };
         // From here on a poll reports an error at once, instead of waiting.
-        (s.state, s.bound, s.refused) = (State::Fresh, s.asked, true);
+        (s.state, s.refused) = (State::Fresh, true);
+        s.binding.end_listening();
         // In reverse order: the names of shared memory before the TCP ports that they stand for.
         for (place, listener) in accepts.on.into_iter().rev() {
             self.sockets.remove_listener(place.device, listener);

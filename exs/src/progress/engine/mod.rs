@@ -8,7 +8,7 @@
 //! | part | owns | files |
 //! |---|---|---|
 //! | `devices` | the RNICs with their domains, queues and pools; the search for RDMA devices; the peers that did not answer; room for one message | `devices`, `device`, `domain`, `receives`, `slots`, `extra`, `memory`, `files`, `unreachable` |
-//! | `sockets` | the sockets with their sessions; the list of marked sockets; lazy doorbells; the sockets of queue pairs and listeners; the sums of what connections counted | `sockets`, `sock`, `queries`, `tally`, `inspect` |
+//! | `sockets` | the sockets with their sessions; the list of marked sockets; lazy doorbells; the sockets of queue pairs and listeners; the sums of what connections counted | `sockets`, `sock` (of `binding`, `connection`, `exports`, `holder`), `queries`, `tally`, `inspect` |
 //! | `ops` | what each event must return; the groups of sends of several parts | `ops`, `parts` |
 //! | `timers` | for each socket the time at which the engine must look after it | `timers` |
 //! | `sweeps` | the connections that threads attend, or have left | `attend`, `polled` |
@@ -49,16 +49,20 @@ mod accepts;
 mod atomic;
 mod attend;
 mod batch;
+mod binding;
 mod cm;
+mod connection;
 mod delivery;
 mod device;
 mod devices;
 mod dial;
 mod domain;
 mod eager;
+mod exports;
 mod extra;
 mod figures;
 mod files;
+mod holder;
 mod hosts;
 mod inspect;
 mod kernel;

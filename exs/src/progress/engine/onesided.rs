@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::device::Device;
+use super::exports::ExportEntry;
 use super::memory::Prepared;
 use super::ops::TempMrs;
 use super::post::Ticket;
-use super::sock::{ExportEntry, Sock};
+use super::sock::Sock;
 use super::sockets::SocketTable;
 use super::{Engine, Error, SockId};
 use crate::mem::{Access, Buffer, Key, MemError};
@@ -36,11 +37,12 @@ impl SocketTable {
         copy: impl FnOnce(&crate::mem::Segment) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let s = self.find(id)?;
-        let e = s.exports.get(&export).ok_or_else(|| Error::invalid("the export was revoked"))?;
-        if !e.buf.seg.region().is_mapped() {
+        let revoked = || Error::invalid("the export was revoked");
+        let segment = s.exports.segment(export).ok_or_else(revoked)?;
+        if !segment.region().is_mapped() {
             return Err(MemError::Unmapped.into());
         }
-        copy(&e.buf.seg)
+        copy(segment)
     }
 }
 
@@ -60,11 +62,7 @@ impl Sock {
 
     /// Closes an export to the peer. It keeps its memory.
     fn close_export(&mut self, device: &mut Device, export: ExportId, now: Time) {
-        let Some(e) = self.exports.get_mut(&export) else { return };
-        if !std::mem::replace(&mut e.open, false) {
-            return;
-        }
-        let key = e.key;
+        let Some(key) = self.exports.close(export) else { return };
         if let (Some(session), Some(qp)) = (self.session.as_mut(), self.qp) {
             session.revoke(&mut device.port(self.place.domain, qp, now), key);
         }
@@ -72,13 +70,7 @@ impl Sock {
 
     /// Closes the exports whose lifetime has passed.
     pub(super) fn expire_exports(&mut self, device: &mut Device, now: Time) {
-        let over = |e: &ExportEntry| e.open && e.expires.is_some_and(|t| t <= now);
-        if self.exports.is_empty() {
-            return;
-        }
-        let over: Vec<ExportId> =
-            self.exports.iter().filter(|(_, e)| over(e)).map(|(id, _)| *id).collect();
-        for export in over {
+        for export in self.exports.overdue(now) {
             self.close_export(device, export, now);
         }
     }
@@ -98,7 +90,7 @@ impl Engine {
         match self.try_export(id, &buffer, access, now) {
             Ok((remote, buf, temp)) => {
                 let expires = lifetime.map(|d| now + d);
-                let entry = ExportEntry { key: remote.key, buf, buffer, temp, open: true, expires };
+                let entry = ExportEntry::new(remote.key, buf, (buffer, temp), expires);
                 Ok((remote, self.sockets.add_export(id, entry)))
             }
             Err(e) => Err((e, buffer)),
@@ -131,7 +123,7 @@ impl Engine {
         let s = self.sockets.get_mut(id)?;
         let device = &mut self.devices[s.place.device];
         s.close_export(device, export, now);
-        let entry = s.exports.remove(&export)?;
+        let entry = s.exports.remove(export)?;
         Some(entry.free(device, s.place.domain))
     }
 

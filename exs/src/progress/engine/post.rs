@@ -375,7 +375,7 @@ impl Engine {
         let linger = s.opts.linger;
         let had_session = match (&mut s.session, &s.state) {
             (Some(session), State::Open) => {
-                s.span.log(|| crate::trace::debug!("the program closes"));
+                s.facts.log(|| crate::trace::debug!("the program closes"));
                 session.close(now, op, linger);
                 true
             }
@@ -418,7 +418,7 @@ impl Engine {
     /// The last handle is gone: closes the socket in the background.
     pub(super) fn release_socket(&mut self, id: SockId, now: Time) {
         let Ok(s) = self.sockets.find(id) else { return };
-        s.held = false;
+        s.holder.let_go();
         if s.state != State::Closed {
             // The socket is open, so it can be closed.
             let _ = self.close(id, None, now);

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::Error;
+use super::binding::Binding;
 use super::domain::Place;
 use super::figures;
 use super::sock::{Sock, State};
@@ -57,13 +58,13 @@ impl SocketTable {
     /// The addresses of a socket: its own, and its peer's. None: the socket is gone.
     pub(crate) fn addrs(&self, id: SockId) -> Option<(Option<SocketAddr>, Option<SocketAddr>)> {
         let s = self.get(id)?;
-        Some((s.addrs.map(|a| a.0).or(s.bound), s.addrs.map(|a| a.1)))
+        Some((s.facts.local().or(s.binding.addr()), s.facts.peer()))
     }
 
     /// The device by which a socket is connected. None: the socket is not connected.
     pub(crate) fn route_of(&self, id: SockId) -> Option<Route> {
         let s = self.get(id)?;
-        s.route.as_deref().filter(|_| s.addrs.is_some()).cloned()
+        s.facts.route().filter(|_| s.facts.peer().is_some()).cloned()
     }
 
     /// The counters of a socket's connections.
@@ -93,20 +94,16 @@ impl SocketTable {
     pub(crate) fn bind(&mut self, id: SockId, addr: SocketAddr) -> Result<(), Error> {
         let s = self.fresh(id, "bind")?;
         check_scope(addr).map_err(Error::invalid)?;
-        if s.bound.is_some() {
+        if s.binding.addr().is_some() {
             return Err(Error::invalid("the socket is bound already"));
         }
-        s.bound = Some(addr);
         // RDMA devices have a port space of their own, so there is no TCP port to claim for them.
-        if s.opts.transport != Transport::Verbs {
-            let claimed = sys::claim_port(&addr, s.opts.v6_only);
-            let (port, bound) = claimed.map_err(|e| {
-                s.bound = None;
-                Error::Bind { addr, cause: RnicError::os("bind", &e) }
-            })?;
-            s.asked = Some(addr);
-            (s.bound, s.port) = (Some(bound), Some(port));
+        if s.opts.transport == Transport::Verbs {
+            s.binding = Binding::at(Some(addr));
+            return Ok(());
         }
+        let refused = |e| Error::Bind { addr, cause: RnicError::os("bind", &e) };
+        s.binding.claim(addr, sys::claim_port(&addr, s.opts.v6_only).map_err(refused)?);
         Ok(())
     }
 

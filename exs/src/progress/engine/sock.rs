@@ -1,34 +1,30 @@
 //! A socket, as the engine keeps it.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::accepts::{Accepts, Parent};
 use super::attend::AttendedBy;
+use super::binding::Binding;
+use super::connection::ConnectionFacts;
 use super::device::Device;
 use super::dial::Dial;
 use super::domain::Place;
 use super::eager::Burst;
+use super::exports::Exports;
+use super::holder::Holder;
 use super::hosts::Racing;
-use super::onesided::ExportId;
-use super::ops::TempMrs;
 use super::slots;
 use super::timers::Timer;
 use super::watch::Watched;
 use crate::ids::OpId;
-use crate::mem::{Buffer, Key};
 use crate::progress::event::Readiness;
 use crate::progress::flags::Interest;
-use crate::progress::handle::Claim;
 use crate::progress::options::{MOST_INLINE, Options};
-use crate::progress::route::Route;
 use crate::rnic::{Caps, Qp};
-use crate::session::{Buf, Counters, Demand, OpError, Session, SessionConfig, Standing};
+use crate::session::{Counters, Demand, OpError, Session, SessionConfig, Standing};
 use crate::time::Time;
-use crate::trace::{ConnectionSpan, debug, info};
+use crate::trace::{debug, info};
 use crate::wire::exs::{Hello, SocketKind};
 
 /// The state of a socket.
@@ -74,40 +70,14 @@ impl State {
     }
 }
 
-/// An export.
-pub(super) struct ExportEntry {
-    pub(super) key: Key,
-    pub(super) buf: Buf,
-    pub(super) buffer: Buffer,
-    pub(super) temp: TempMrs,
-    /// False once it has been revoked, or its lifetime has passed.
-    pub(super) open: bool,
-    /// The end of its lifetime. None: it has no such end.
-    pub(super) expires: Option<Time>,
-}
-
-impl ExportEntry {
-    /// Frees the memory of an export that is closed. Returns its buffer.
-    pub(super) fn free(self, device: &mut Device, domain: u32) -> Buffer {
-        let ExportEntry { buf, buffer, temp, .. } = self;
-        drop(buf);
-        device.unprepare(domain, &temp, None);
-        buffer
-    }
-}
-
 /// A socket.
 pub(crate) struct Sock {
     pub(super) generation: u32,
     pub(super) kind: SocketKind,
     pub(super) opts: Options,
     pub(super) state: State,
-    pub(super) bound: Option<SocketAddr>,
-    /// The address that the program gave to `bind`.
-    pub(super) asked: Option<SocketAddr>,
-    /// A descriptor that keeps the TCP port of `bind` until `listen` or `connect` uses it.
-    pub(super) port: Option<OwnedFd>,
-    pub(super) addrs: Option<(SocketAddr, SocketAddr)>,
+    pub(super) binding: Binding,
+    pub(super) facts: ConnectionFacts,
     pub(super) session: Option<Box<Session>>,
     /// The place of its queue pair, or of its last queue pair.
     pub(super) place: Place,
@@ -118,30 +88,18 @@ pub(crate) struct Sock {
     pub(super) dial: Option<Box<Dial>>,
     /// Its part in a race between the addresses of a host.
     pub(super) racing: Racing,
-    /// The device of the connection, and the reason for its choice.
-    pub(super) route: Option<Box<Route>>,
-    /// The span of the connection, for logs.
-    pub(super) span: ConnectionSpan,
     pub(super) accepts: Option<Box<Accepts>>,
     pub(super) polls: Vec<(OpId, Interest)>,
     /// The watch that shows its state. None: no descriptor shows it.
     pub(super) watch: Option<Box<Watched>>,
-    pub(super) exports: HashMap<ExportId, ExportEntry>,
+    pub(super) exports: Exports,
     /// The counters of earlier sessions.
     pub(super) past: Counters,
-    /// The program has a handle.
-    pub(super) held: bool,
-    /// Of an accepted connection: whether the program has taken it. None: it was not accepted, or
-    /// no accept has it yet.
-    pub(super) taken: Option<Claim>,
-    /// Posted WRs wait for the doorbell.
-    pub(super) lazy: bool,
+    pub(super) holder: Holder,
     /// The small sends that followed each other.
     pub(super) burst: Burst,
     /// Whether a thread waits for the connection itself.
     pub(super) attended: AttendedBy,
-    /// It is on the list of sockets that the engine must serve.
-    pub(super) dirty: bool,
     pub(super) timer: Timer,
 }
 
@@ -152,36 +110,29 @@ impl Sock {
             kind,
             opts,
             state: State::Fresh,
-            bound: None,
-            asked: None,
-            port: None,
-            addrs: None,
+            binding: Binding::default(),
+            facts: ConnectionFacts::default(),
             session: None,
             place: Place::default(),
             qp: None,
             refused: false,
             dial: None,
             racing: Racing::No,
-            route: None,
-            span: ConnectionSpan::NONE,
             accepts: None,
             polls: Vec::new(),
             watch: None,
-            exports: HashMap::new(),
+            exports: Exports::default(),
             past: Counters::default(),
-            held: true,
-            taken: None,
-            lazy: false,
+            holder: Holder::PROGRAM,
             burst: Burst::default(),
             attended: AttendedBy::default(),
-            dirty: false,
             timer: Timer::default(),
         }
     }
 
     /// A new socket has come to another shard, where it is on no list.
     pub(super) fn settle_in(&mut self, generation: u32) {
-        (self.generation, self.dirty) = (generation, false);
+        self.generation = generation;
         if let Some(watch) = &mut self.watch {
             watch.settle_in();
         }
@@ -220,23 +171,15 @@ impl Sock {
     /// True for a connection that the program has not taken, from its listener or from its event
     /// queue.
     pub(super) fn is_untaken(&self) -> bool {
-        let waits = self.taken.as_ref().map_or(!self.held, |t| !t.load(Ordering::Relaxed));
-        matches!(self.state, State::Accepting { .. }) || (self.state == State::Open && waits)
-    }
-
-    /// Logs that the connection is established.
-    pub(super) fn log_established(&self) {
-        if let Some((local, _)) = self.addrs {
-            self.span.note_local(local);
-        }
-        self.span.log(|| debug!("the connection is established"));
+        matches!(self.state, State::Accepting { .. })
+            || (self.state == State::Open && self.holder.is_untaken())
     }
 
     /// Logs the end of the session, and what it has moved.
     pub(super) fn log_end(&self) {
         let Some(session) = &self.session else { return };
         let (sent, received) = (session.counters().sent(), session.counters().received());
-        self.span.log(|| match session.failure() {
+        self.facts.log(|| match session.failure() {
             Some(why) => {
                 info!("broken after {sent} bytes sent and {received} received: {why}");
             }
@@ -247,7 +190,7 @@ impl Sock {
     /// The time at which the engine must look after the socket, though nothing has happened to it.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let session = self.session.as_ref().and_then(|s| s.next_timeout());
-        let exports = self.exports.values().filter(|e| e.open).filter_map(|e| e.expires).min();
+        let exports = self.exports.next_timeout();
         let accepts = self.accepts.as_ref().and_then(|a| a.next_timeout());
         session.into_iter().chain(exports).chain(accepts).chain(self.racing.next_timeout()).min()
     }

@@ -12,9 +12,10 @@ use std::ops::{Index, IndexMut};
 
 use super::Error;
 use super::domain::Place;
+use super::exports::ExportEntry;
 use super::figures;
 use super::onesided::ExportId;
-use super::sock::{ExportEntry, Sock, State};
+use super::sock::{Sock, State};
 use super::tally::Tally;
 use crate::mem::KeyHasher;
 use crate::progress::options::Options;
@@ -39,10 +40,19 @@ impl fmt::Display for SockId {
 /// A new socket on its way from one shard to another.
 pub(in crate::progress) struct Moving(Sock);
 
+/// A slot of the table: a socket, and the lists that it is on.
+struct SocketSlot {
+    sock: Sock,
+    /// It is on the list of sockets that the engine must look after.
+    marked: bool,
+    /// Posted WRs wait for the doorbell: it is on the list of these.
+    lazy: bool,
+}
+
 /// The sockets.
 #[derive(Default)]
 pub(crate) struct SocketTable {
-    slab: slab::Slab<Sock>,
+    slab: slab::Slab<SocketSlot>,
     /// The generation of the last new socket.
     generation: u32,
     /// The marked sockets, each once.
@@ -62,14 +72,14 @@ impl Index<u32> for SocketTable {
 
     #[inline]
     fn index(&self, index: u32) -> &Sock {
-        &self.slab[index as usize]
+        &self.slab[index as usize].sock
     }
 }
 
 impl IndexMut<u32> for SocketTable {
     #[inline]
     fn index_mut(&mut self, index: u32) -> &mut Sock {
-        &mut self.slab[index as usize]
+        &mut self.slab[index as usize].sock
     }
 }
 
@@ -87,13 +97,13 @@ impl SocketTable {
 
     fn insert(&mut self, sock: Sock) -> SockId {
         let generation = sock.generation;
-        let index = self.slab.insert(sock);
+        let index = self.slab.insert(SocketSlot { sock, marked: false, lazy: false });
         SockId { index: u32::try_from(index).expect("fewer than 2^32 sockets"), generation }
     }
 
     /// Takes a socket out of the table. The caller must have freed its objects.
     pub(super) fn remove(&mut self, index: u32) -> Sock {
-        self.slab.remove(index as usize)
+        self.slab.remove(index as usize).sock
     }
 
     /// Takes out a socket that will live in another shard. None: it must stay, since it is not new,
@@ -132,19 +142,20 @@ impl SocketTable {
     /// The socket of this name. None: the socket is gone.
     #[inline]
     pub(super) fn get(&self, id: SockId) -> Option<&Sock> {
-        self.slab.get(id.index as usize).filter(|s| s.generation == id.generation)
+        self.slab.get(id.index as usize).map(|e| &e.sock).filter(|s| s.generation == id.generation)
     }
 
     /// The same, for a caller that changes the socket.
     #[inline]
     pub(super) fn get_mut(&mut self, id: SockId) -> Option<&mut Sock> {
-        self.slab.get_mut(id.index as usize).filter(|s| s.generation == id.generation)
+        let found = self.slab.get_mut(id.index as usize).map(|e| &mut e.sock);
+        found.filter(|s| s.generation == id.generation)
     }
 
     /// The socket in this slot. None: the slot is free.
     #[inline]
     pub(super) fn at(&mut self, index: u32) -> Option<&mut Sock> {
-        self.slab.get_mut(index as usize)
+        self.slab.get_mut(index as usize).map(|e| &mut e.sock)
     }
 
     /// The slots that the table has, free ones included.
@@ -154,13 +165,13 @@ impl SocketTable {
 
     /// The socket in this slot, with its name. None: the slot is free.
     pub(super) fn peek(&self, index: u32) -> Option<(SockId, &Sock)> {
-        let s = self.slab.get(index as usize)?;
+        let s = &self.slab.get(index as usize)?.sock;
         Some((SockId { index, generation: s.generation }, s))
     }
 
     /// All sockets, with their names.
     pub(super) fn iter(&self) -> impl Iterator<Item = (SockId, &Sock)> {
-        self.slab.iter().filter_map(|(index, s)| {
+        self.slab.iter().filter_map(|(index, SocketSlot { sock: s, .. })| {
             Some((SockId { index: u32::try_from(index).ok()?, generation: s.generation }, s))
         })
     }
@@ -170,10 +181,10 @@ impl SocketTable {
     /// Puts a socket on the list of those that the engine must look after.
     #[inline]
     pub(super) fn mark(&mut self, index: u32) {
-        if let Some(s) = self.slab.get_mut(index as usize)
-            && !s.dirty
+        if let Some(entry) = self.slab.get_mut(index as usize)
+            && !entry.marked
         {
-            s.dirty = true;
+            entry.marked = true;
             self.marked.push(index);
         }
     }
@@ -191,8 +202,8 @@ impl SocketTable {
 
     /// Removes the mark of a socket from the list. False: the socket is gone.
     pub(super) fn unmark(&mut self, index: u32) -> bool {
-        let found = self.at(index);
-        found.map(|s| s.dirty = false).is_some()
+        let found = self.slab.get_mut(index as usize);
+        found.map(|entry| entry.marked = false).is_some()
     }
 
     /// Takes the memory of an emptied list for the next marks.
@@ -207,9 +218,14 @@ impl SocketTable {
     /// Leaves the doorbell of a socket to the next leader.
     #[inline]
     pub(super) fn ring_later(&mut self, index: u32) {
-        if !std::mem::replace(&mut self[index].lazy, true) {
+        if !std::mem::replace(&mut self.slab[index as usize].lazy, true) {
             self.lazy.push(index);
         }
+    }
+
+    /// True if the doorbell of a socket waits for the next leader.
+    pub(super) fn is_lazy(&self, index: u32) -> bool {
+        self.slab.get(index as usize).is_some_and(|entry| entry.lazy)
     }
 
     /// True if a doorbell waits for the next leader.
@@ -222,8 +238,9 @@ impl SocketTable {
     pub(super) fn ring_lazy(&mut self, mut flush: impl FnMut(usize, Qp)) {
         let mut lazy = std::mem::take(&mut self.lazy);
         for index in lazy.drain(..) {
-            let Some(s) = self.at(index) else { continue };
-            s.lazy = false;
+            let Some(entry) = self.slab.get_mut(index as usize) else { continue };
+            entry.lazy = false;
+            let s = &entry.sock;
             if let Some(qp) = s.qp {
                 flush(s.place.device, qp);
             }
@@ -254,15 +271,13 @@ impl SocketTable {
     /// Ends the session of a socket. Returns the queue pair, which the caller must destroy, and its
     /// place. None: the socket has no queue pair.
     pub(super) fn end_session(&mut self, index: u32) -> Option<(Place, Qp)> {
-        let s = &mut self.slab[index as usize];
+        let s = &mut self.slab[index as usize].sock;
         if let Some(session) = s.session.take() {
             figures::add(&mut s.past, session.counters());
             self.tally.end(index, s.place.device, session.counters());
         }
-        for e in s.exports.values_mut() {
-            // The memory windows end with the queue pair.
-            e.open = false;
-        }
+        // The memory windows end with the queue pair.
+        s.exports.close_all();
         let (place, qp) = (s.place, s.qp.take()?);
         self.by_qp.remove(&(place.device, qp));
         Some((place, qp))
@@ -294,7 +309,7 @@ impl SocketTable {
         self.last_export += 1;
         let number = self.last_export;
         if let Some(s) = self.get_mut(id) {
-            s.exports.insert(number, export);
+            s.exports.add(number, export);
         }
         self.mark(id.index);
         number
@@ -308,7 +323,7 @@ impl SocketTable {
     /// The counters of all sessions, including those that are gone.
     pub(super) fn counters(&self) -> Counters {
         let mut sum = self.tally.past();
-        for session in self.slab.iter().filter_map(|(_, s)| s.session.as_ref()) {
+        for session in self.iter().filter_map(|(_, s)| s.session.as_ref()) {
             figures::add(&mut sum, session.counters());
         }
         sum
