@@ -188,7 +188,7 @@ impl Session {
     /// Closes every window: the peer's access to this side ends here.
     fn close_windows(&mut self, port: &mut dyn Port) {
         self.sided.close_exports(port);
-        self.receiver.close_ring(port);
+        self.ring.close(port);
     }
 
     /// The queue pair is gone, and its WRs with it. The program can still read what lies in the
@@ -208,7 +208,7 @@ impl Session {
         }
         let holds = self.proto.as_ref().is_some_and(Proto::holds_data);
         if !holds || self.life.discards() {
-            self.receiver.drop_ring(port);
+            self.ring.free(port);
         }
     }
 

@@ -198,7 +198,7 @@ impl Session {
         }
         let proto = self.proto.as_mut()?;
         let pieces = proto.try_take(buf.seg.len() as u64, waitall)?;
-        let len = self.receiver.copy_pieces(pieces, buf);
+        let len = self.ring.copy_pieces(pieces, buf);
         count_copy(&mut self.counters, len);
         self.counters.recvs += 1;
         // An idle ring goes when the data in it have been read.

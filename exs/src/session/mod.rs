@@ -37,7 +37,8 @@
 //! | `out.rs` | control messages that wait |
 //! | `doorbell.rs` | how soon what was posted must leave |
 //! | `sender.rs` | sends, and the chunk that is being posted |
-//! | `receiver.rs` | receives, their windows and bounce buffers, the ring |
+//! | `receiver.rs` | receives, their windows and bounce buffers |
+//! | `ring.rs` | the memory of this side's ring or stash |
 //! | `sided.rs` | one-sided operations, exports, confirmations (`confirm.rs`) |
 //! | `timers.rs` | points in time |
 //! | `hello.rs` | what is known of the peer |
@@ -76,6 +77,7 @@ mod out;
 mod post;
 mod proto;
 mod receiver;
+mod ring;
 mod rx;
 mod sender;
 mod sendq;
@@ -115,6 +117,7 @@ use life::Life;
 use out::Outbox;
 use proto::Proto;
 use receiver::Receiver;
+use ring::LocalRing;
 use sender::Sender;
 use sendq::{PostedWr, SendQueue, WrEnd, WrPurpose};
 use sided::OneSided;
@@ -141,6 +144,7 @@ pub struct Session {
     unrung: Unrung,
     sender: Sender,
     receiver: Receiver,
+    ring: LocalRing,
     sided: OneSided,
     timers: Timers,
     /// The port's memory that the next `drive` gives back.
@@ -165,6 +169,7 @@ impl Session {
             unrung: Unrung::default(),
             sender: Sender::new(),
             receiver: Receiver::new(),
+            ring: LocalRing::default(),
             sided: OneSided::new(),
             timers: Timers::default(),
             trash: Vec::new(),
@@ -350,6 +355,7 @@ impl Session {
         self.life.is_gone()
             && self.sender.is_empty()
             && self.receiver.holds_nothing()
+            && !self.ring.exists()
             && self.sided.is_empty()
             && self.sided.has_no_exports()
             && self.closing.is_empty()

@@ -1,11 +1,11 @@
-//! The receives that have not ended, and this side's ring or stash.
+//! The receives that have not ended, their windows and bounce buffers.
 
 use crate::ids::{OpId, Outcome};
-use crate::mem::{Access, Key, Segment};
+use crate::mem::{Access, Key};
 use crate::rnic::RnicError;
 use crate::time::Time;
 
-use super::rx::{MessageBytes, index};
+use super::rx::MessageBytes;
 use super::sender::Ends;
 use super::table::Table;
 use super::types::count;
@@ -66,14 +66,6 @@ struct Group {
     error: Option<OpError>,
 }
 
-/// This side's ring or stash.
-#[derive(Debug)]
-struct Ring {
-    buf: Buf,
-    /// The peer's window onto it, once the peer has asked for one.
-    key: Option<Key>,
-}
-
 /// The end of a receive as the machine says it.
 pub(super) struct RecvEnd {
     pub(super) op: u64,
@@ -92,17 +84,16 @@ struct RecvResult {
     error: Option<OpError>,
 }
 
-/// The receiving half's operations and memory.
+/// The receiving half's operations.
 #[derive(Debug)]
 pub(super) struct Receiver {
     recvs: Table<PostedRecv>,
     groups: Table<Group>,
-    ring: Option<Ring>,
 }
 
 impl Receiver {
     pub(super) fn new() -> Receiver {
-        Receiver { recvs: Table::new(), groups: Table::new(), ring: None }
+        Receiver { recvs: Table::new(), groups: Table::new() }
     }
 
     /// Adds a receive of `len` bytes, which is the length of `iov`.
@@ -169,9 +160,9 @@ impl Receiver {
         self.recvs.is_empty()
     }
 
-    /// No receive has not ended, and there is no ring.
+    /// No receive has not ended, nor any part of one.
     pub(super) fn holds_nothing(&self) -> bool {
-        self.recvs.is_empty() && self.groups.is_empty() && self.ring.is_none()
+        self.recvs.is_empty() && self.groups.is_empty()
     }
 
     pub(super) fn contains(&self, id: u64) -> bool {
@@ -278,38 +269,6 @@ impl Receiver {
         }
     }
 
-    /// Copies from the ring, round its end, to a receive.
-    pub(super) fn copy_ring(
-        &mut self,
-        ring_off: u32,
-        op: u64,
-        off: u64,
-        len: u32,
-        counters: &mut Counters,
-    ) {
-        let Some(ring) = &self.ring else { return };
-        let seg = ring.buf.seg.clone();
-        let (first, rest) = split(&seg, ring_off, len);
-        let ring = MessageBytes::Memory(&seg);
-        self.copy_in((ring, index(ring_off)), op, off, first, counters);
-        self.copy_in((ring, 0), op, off + u64::from(first), rest, counters);
-    }
-
-    /// Copies pieces of the ring to the beginning of a buffer. Returns the bytes. The ring must be
-    /// there.
-    #[inline]
-    pub(super) fn copy_pieces(&self, pieces: [(u32, u32); 2], buf: &Buf) -> u64 {
-        let Some(ring) = &self.ring else { return 0 };
-        let mut at = 0;
-        for (from, len) in pieces {
-            if len > 0 {
-                ring.buf.seg.copy_to(index(from), &buf.seg, at, index(len));
-                at += index(len);
-            }
-        }
-        at as u64
-    }
-
     /// Copies from a message or the ring into a receive's buffer.
     #[inline]
     pub(super) fn copy_in(
@@ -331,69 +290,6 @@ impl Receiver {
             at += n;
         });
         count_copy(counters, len.into());
-    }
-
-    /// Copies from a message to the ring, round its end. The ring must be there.
-    pub(super) fn stash(
-        &mut self,
-        (src, from): (MessageBytes<'_>, usize),
-        ring_off: u32,
-        len: u32,
-        counters: &mut Counters,
-    ) {
-        if let Some(ring) = &self.ring {
-            let (first, rest) = split(&ring.buf.seg, ring_off, len);
-            src.copy_to(from, &ring.buf.seg, index(ring_off), index(first));
-            src.copy_to(from + index(first), &ring.buf.seg, 0, index(rest));
-            count_copy(counters, len.into());
-        }
-    }
-
-    pub(super) fn has_ring(&self) -> bool {
-        self.ring.is_some()
-    }
-
-    /// Makes the ring of `size` bytes, if there is none.
-    ///
-    /// # Errors
-    /// The port has no memory.
-    pub(super) fn make_ring(&mut self, port: &mut dyn Port, size: u32) -> Result<(), RnicError> {
-        if self.ring.is_none() {
-            self.ring = Some(Ring { buf: port.alloc(index(size.max(1)))?, key: None });
-        }
-        Ok(())
-    }
-
-    /// Opens the ring to the peer, and makes it if there is none: address and key.
-    ///
-    /// # Errors
-    /// The port has no memory or no window.
-    pub(super) fn grant_ring(
-        &mut self,
-        port: &mut dyn Port,
-        size: u32,
-    ) -> Result<(u64, Key), RnicError> {
-        self.make_ring(port, size)?;
-        let Some(ring) = &mut self.ring else { return Ok((0, 0)) };
-        let (addr, len) = (ring.buf.seg.addr(), ring.buf.seg.len() as u64);
-        let key = port.lend(ring.buf.mr, addr, len, Access::REMOTE_WRITE)?;
-        ring.key = Some(key);
-        Ok((addr, key))
-    }
-
-    /// Closes the peer's window onto the ring.
-    pub(super) fn close_ring(&mut self, port: &mut dyn Port) {
-        if let Some(key) = self.ring.as_mut().and_then(|r| r.key.take()) {
-            port.invalidate(key);
-        }
-    }
-
-    /// Gives the ring's memory back.
-    pub(super) fn drop_ring(&mut self, port: &mut dyn Port) {
-        self.close_ring(port);
-        if let Some(ring) = self.ring.take() {
-            port.free(ring.buf);
-        }
     }
 
     /// The machine has ended a receive, or a part of one. `at_end`: the peer sends nothing more,
@@ -490,11 +386,4 @@ pub(super) fn count_copy(counters: &mut Counters, len: u64) {
         count(&mut counters.copies, 1);
         count(&mut counters.copied_bytes, len);
     }
-}
-
-/// Cuts a range of the ring at its end.
-fn split(ring: &Segment, off: u32, len: u32) -> (u32, u32) {
-    let to_end = ring.len().saturating_sub(index(off));
-    let first = u32::try_from(to_end).unwrap_or(u32::MAX).min(len);
-    (first, len - first)
 }

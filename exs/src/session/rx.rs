@@ -10,7 +10,7 @@ use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 use super::eager::{After, EagerDelivery};
 use super::out::RX_QUEUE;
 use super::proto::{Proto, RxStep, ShownAs};
-use super::receiver::RecvEnd;
+use super::receiver::{RecvEnd, count_copy};
 use super::sender::Ends;
 use super::types::count;
 use super::{Done, OpError, Port, Session, Violation};
@@ -265,7 +265,7 @@ impl Session {
                 self.receiver.retract(port, op);
             }
             RxStep::CopyRing { ring_off, op, off, len } => {
-                self.receiver.copy_ring(ring_off, op, off, len, &mut self.counters);
+                self.copy_ring(ring_off, op, off, len);
             }
             RxStep::CopyMessage { from, op, off, len } => {
                 if let Some((came, header)) = at_hand {
@@ -281,7 +281,7 @@ impl Session {
             RxStep::Say(message) => self.out.queue_rx(message),
             RxStep::Ack => self.out.request_ack(),
             RxStep::GrantRing => self.grant_ring(port),
-            RxStep::DropRing => self.receiver.drop_ring(port),
+            RxStep::DropRing => self.ring.free(port),
             RxStep::Done { op, bytes, total, eof, outcome } => {
                 self.recv_done(port, RecvEnd { op, bytes, total, eof, outcome });
             }
@@ -314,10 +314,21 @@ impl Session {
         if len == 0 {
             return;
         }
-        match self.receiver.make_ring(port, self.cfg.ring) {
-            Ok(()) => self.receiver.stash(src, ring_off, len, &mut self.counters),
+        match self.ring.make(port, self.cfg.ring) {
+            Ok(()) => {
+                self.ring.stash(src, ring_off, len);
+                count_copy(&mut self.counters, len.into());
+            }
             Err(error) => self.memory_refused(error),
         }
+    }
+
+    /// Copies from the ring, round its end, to a receive.
+    fn copy_ring(&mut self, ring_off: u32, op: u64, off: u64, len: u32) {
+        let Some((seg, first, rest)) = self.ring.range(ring_off, len) else { return };
+        let (ring, counters) = (MessageBytes::Memory(seg), &mut self.counters);
+        self.receiver.copy_in((ring, index(ring_off)), op, off, first, counters);
+        self.receiver.copy_in((ring, 0), op, off + u64::from(first), rest, counters);
     }
 
     /// The port has no memory, or no window for it.
@@ -333,7 +344,7 @@ impl Session {
         if self.life.is_over() {
             return;
         }
-        match self.receiver.grant_ring(port, self.cfg.ring) {
+        match self.ring.grant(port, self.cfg.ring) {
             Ok((addr, key)) => {
                 self.counters.rings_granted += 1;
                 self.out.queue_rx(Message::Ring { addr, key });

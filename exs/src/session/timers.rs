@@ -290,7 +290,7 @@ impl Session {
             Some(Proto::Stream(s)) => s.tx.ring().is_some(),
             _ => false,
         };
-        let any = self.receiver.has_ring() || theirs;
+        let any = self.ring.exists() || theirs;
         let after = self.cfg.ring_idle.filter(|_| any && !self.timers.idle_seen)?;
         Some(self.timers.moved + after)
     }
@@ -318,7 +318,7 @@ impl Session {
                 self.flush_outbox(port);
             }
             // The peer has no part in the stash of a seqpacket socket.
-            _ => self.receiver.drop_ring(port),
+            _ => self.ring.free(port),
         }
     }
 }
