@@ -5,12 +5,12 @@ use std::time::Duration;
 use exs::mem::Access;
 use exs::rnic::{
     CmEvent, Disconnect, DisconnectCause, EagerPayload, EagerRecv, EagerSend, HEAD, Rnic,
-    RnicEvent, SendOp, SendWr, WcOp, WcStatus,
+    RnicEvent, STRICT_CREDITS, SendOp, SendWr, WcOp, WcStatus,
 };
 use exs::sys::IoVec;
 
 use super::skip;
-use super::world::{Harness, Pair, World, context_of, param, pattern, send_wr};
+use super::world::{Buf, Harness, Pair, World, context_of, param, pattern, send_wr};
 
 /// A connected pair whose second end, on an SRQ, has just received from the first, if the
 /// device has eager messages.
@@ -418,30 +418,28 @@ pub fn receives_are_reported_once<H: Harness>() {
     if !w.caps(1).pins {
         return skip("messages come to it without receives");
     }
-    let imm = w.caps(1).write_imm;
     let target = w.zeros(p.b, 8);
     // The sends of two rounds may be under way.
     let most = 48.min(w.caps(0).max_send_wr / 2);
+    // A queue pair may have no more receives than credits at a time.
+    let ahead = if w.caps(1).srq_waits { most } else { usize::from(STRICT_CREDITS) };
     let places: Vec<_> = (0..most).map(|_| w.zeros(p.b, 64)).collect();
     let mut told = 0;
     for round in 0..20u8 {
-        let mut expected = Vec::new();
         for (i, place) in (0..).zip(&places) {
             w.recv(p.b, i, &[place.sge()]);
-            // Every eighth WR is no plain SEND, where the device has others.
-            if imm && i % 8 == 3 {
-                let (raddr, rkey) = (target.addr(), target.mr.key);
-                let op = SendOp::WriteImm { raddr, rkey, imm: 9 };
-                w.send(p.a, &SendWr { op, head: b"imm", signaled: false, ..send_wr(0, &[]) });
-                expected.push(None);
-            } else {
-                let head = [round, u8::try_from(i).unwrap()];
-                w.send(p.a, &SendWr { head: &head, signaled: false, ..send_wr(0, &[]) });
-                expected.push(Some(head));
-            }
         }
-        let mut came = 0;
+        let (mut expected, mut came) = (Vec::new(), 0);
         while came < places.len() {
+            while expected.len() < places.len().min(came + ahead) {
+                let sent = send_or_write(
+                    &mut w,
+                    p,
+                    &target,
+                    [round, u8::try_from(expected.len()).unwrap()],
+                );
+                expected.push(sent);
+            }
             // No thread sleeps here: a thread that goes to sleep takes messages into its queues first.
             std::thread::yield_now();
             let now = w.now();
@@ -474,4 +472,22 @@ pub fn receives_are_reported_once<H: Harness>() {
     w.disconnect(p.a, Disconnect::Orderly);
     w.ended(p.b, |cause| cause == DisconnectCause::Orderly);
     assert!(w.rnics[1].next_eager(&mut []).is_none());
+}
+
+/// Sends a message of these two bytes, and returns them. Every eighth is a WRITE WITH IMMEDIATE
+/// in place of a plain SEND, where the device has it: None.
+fn send_or_write<H: Harness>(
+    w: &mut World<H>,
+    p: Pair,
+    target: &Buf,
+    head: [u8; 2],
+) -> Option<[u8; 2]> {
+    if w.caps(1).write_imm && head[1] % 8 == 3 {
+        let (raddr, rkey) = (target.addr(), target.mr.key);
+        let op = SendOp::WriteImm { raddr, rkey, imm: 9 };
+        w.send(p.a, &SendWr { op, head: b"imm", signaled: false, ..send_wr(0, &[]) });
+        return None;
+    }
+    w.send(p.a, &SendWr { head: &head, signaled: false, ..send_wr(0, &[]) });
+    Some(head)
 }
