@@ -252,10 +252,7 @@ impl VerbsRnic {
         // a READ complete before the READ. So each READ waits for its own completion, and the WRs behind
         // it wait for the READ.
         let reads_stay = self.attr.iwarp;
-        // A WR that our own end of the connection interrupts is flushed, whatever the device calls it.
-        // (siw reports LOC_QP_OP_ERR for the WR that it was about to send.)
-        let over = qp.hw.is_none() && raw.status != 0;
-        let status = if over { WcStatus::Flushed } else { status(raw.status) };
+        let status = final_status(raw.status, qp.hw.is_none());
         for p in qp.posted.iter_mut().take_while(|p| p.seq <= raw.wr_id) {
             if p.seq == raw.wr_id {
                 p.done = Some(status);
@@ -295,6 +292,22 @@ impl VerbsRnic {
     }
 }
 
+/// The status of a send WR, from a value of `ibv_wc_status`. `over`: the queue pair is being freed.
+///
+/// A WR that our own end of the connection interrupts is flushed, whatever the device calls it: siw
+/// reports LOC_QP_OP_ERR for the WR that it was about to send. But the peer's answer stays. The peer
+/// has refused that WR, and its refusal has arrived before the end.
+fn final_status(raw: u32, over: bool) -> WcStatus {
+    match status(raw) {
+        status @ (WcStatus::Success
+        | WcStatus::RemoteAccess
+        | WcStatus::RemoteInvalidRequest
+        | WcStatus::RemoteOperation) => status,
+        _ if over => WcStatus::Flushed,
+        status => status,
+    }
+}
+
 /// The operation as the verbs name it, and the name of its completion.
 fn to_hw_op(op: SendOp) -> (HwOp, WcOp) {
     match op {
@@ -317,4 +330,22 @@ fn split_for_siw(pieces: &mut [HwSge; MAX_SGE]) -> usize {
     pieces[0].len = before;
     pieces[1] = HwSge { addr: addr + u64::from(before), len: len - before, lkey };
     1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_flushes_what_the_peer_has_not_answered() {
+        // The peer's answers: statuses 9 to 11, 15 and 16 of `ibv_wc_status`.
+        for raw in 1..24 {
+            let answer = matches!(raw, 9..=11 | 15 | 16);
+            let flushed = final_status(raw, true) == WcStatus::Flushed;
+            assert_eq!(flushed, !answer, "status {raw}");
+            assert_eq!(final_status(raw, false), status(raw), "status {raw}");
+        }
+        assert_eq!(final_status(10, true), WcStatus::RemoteAccess);
+        assert_eq!(final_status(0, true), WcStatus::Success);
+    }
 }
