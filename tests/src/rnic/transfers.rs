@@ -334,22 +334,19 @@ pub fn an_srq_serves_many<H: Harness>() {
     let mut w = World::<H>::new(2);
     let pd = w.rnics[1].alloc_pd().unwrap();
     // Two buffers for ten peers; or one for each message that they may send.
-    let (depth, buffers) = if w.caps(1).srq_waits { (4, 2) } else { (256, 200) };
-    let srq = w.rnics[1].create_srq(pd, depth).unwrap();
-    let pairs: Vec<_> = (0..10)
-        .map(|_| {
-            let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
-            w.join(a, b, &param(&[]))
-        })
-        .collect();
-    let dst = w.zeros(pairs[0].b, buffers);
-    let mut next = vec![0; pairs.len()];
     let waits = w.caps(1).srq_waits;
+    let (depth, buffers) = if waits { (4, 2) } else { (256, 200) };
+    let srq = w.rnics[1].create_srq(pd, depth).unwrap();
+    let ends: Vec<_> = (0..10).map(|_| (w.end(0), w.end_in(1, pd, Some(srq)))).collect();
+    let dst = w.zeros(ends[0].1, buffers);
+    // Without a peer that waits, each queue pair has its receives before its first message.
     if !waits {
         for id in 0..buffers {
-            w.recv(pairs[0].b, id as u64, &[dst.part(id, 1)]);
+            w.recv(ends[0].1, id as u64, &[dst.part(id, 1)]);
         }
     }
+    let pairs: Vec<_> = ends.iter().map(|(a, b)| w.join_silently(*a, *b, &param(&[]))).collect();
+    let mut next = vec![0; pairs.len()];
     // Without a peer that waits, each has its credits, and gets one back with each message.
     let at_once = if waits { 20 } else { u8::try_from(STRICT_CREDITS).unwrap() };
     for p in &pairs {
