@@ -100,9 +100,15 @@ pub fn every_receive_sees_the_end(env: &Env) {
     }
 }
 
+/// The time that a close may take is longer than a slow machine takes for what is sent before.
+fn patient(env: &Env) -> Env {
+    env.with(|o| o.linger = Duration::from_secs(120))
+}
+
 /// `close` delivers all that was sent before it, however slowly the peer takes it.
 pub fn close_delivers_everything(env: &Env) {
     const SIZE: usize = 6_000_000;
+    let env = patient(env);
     for registered in [false, true] {
         let (a, b) = env.streams();
         let mut ledger = Ledger::new();
@@ -130,7 +136,7 @@ pub fn close_delivers_everything(env: &Env) {
 /// Dropping the last handle is a close in the background.
 pub fn a_drop_delivers_everything(env: &Env) {
     const SIZE: usize = 3_000_000;
-    let (a, b) = env.streams();
+    let (a, b) = patient(env).streams();
     let mut ledger = Ledger::new();
     let again = a.clone();
     ledger.post("send", |q, t| a.send(q, t, pattern(1, 0, SIZE)));
@@ -146,7 +152,7 @@ pub fn a_drop_delivers_everything(env: &Env) {
 
 /// Messages, too.
 pub fn close_delivers_messages(env: &Env) {
-    let (a, b) = env.packets();
+    let (a, b) = patient(env).packets();
     let mut ledger = Ledger::new();
     let sizes = [5, 0, 100_000, 3_000_000, 1];
     for (i, size) in sizes.into_iter().enumerate() {
