@@ -6,11 +6,11 @@
 
 use std::net::SocketAddr;
 
-use exs::rnic::{CmEvent, ConnParam, PathAttr, Rnic, RnicError};
+use exs::rnic::{CmEvent, ConnParam, Disconnect, PathAttr, Rnic, RnicError, WcStatus};
 use exs::verbs::VerbsRnic;
 use exs_tests::rdma::{self, device};
 use exs_tests::rnic::Harness;
-use exs_tests::rnic::world::{World, param};
+use exs_tests::rnic::world::{World, param, read_wr, send_wr};
 use exs_tests::skip::skip;
 
 struct Verbs;
@@ -157,4 +157,24 @@ fn each_mtu_that_fits() {
         }
         w.assert_moves(p, 9000);
     }
+}
+
+/// The end of a peer that owes the answer to a READ is reported although the answer does not come.
+#[test]
+fn an_end_without_an_answer() {
+    let Some(found) = device() else {
+        return skip(&rdma::missing().unwrap_or_default());
+    };
+    if found.iwarp {
+        return skip("a message that finds no receive ends a connection of iWARP");
+    }
+    let (mut w, p) = World::<Verbs>::pair();
+    let (into, from) = (w.zeros(p.a, 8), w.zeros(p.b, 8));
+    // The peer has no receive for the message, and answers the READ after the message.
+    w.send(p.a, &send_wr(1, &[]));
+    w.send(p.a, &read_wr(2, &[into.sge()], from.addr(), from.mr.key));
+    w.disconnect(p.b, Disconnect::Abort);
+    w.disconnected(p.a);
+    let ended: Vec<_> = w.drain(p.a).0.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ended, [(1, WcStatus::Flushed), (2, WcStatus::Flushed)]);
 }

@@ -5,6 +5,9 @@
 //! Idle -accept--> Accepting --------------------------> Rts -> Closing -> Draining -> Over
 //! ```
 //!
+//! A connection that the peer ends goes from Rts to Draining, by way of AwaitsAnswers if one-sided WRs
+//! are outstanding.
+//!
 //! The device's queue pair exists from Routing, or Accepting, on. It is freed before the last event
 //! is reported. So after a connection's end the device touches none of its memory.
 
@@ -58,6 +61,8 @@ pub(super) enum CmPhase {
     Closing {
         asked: bool,
     },
+    /// The peer has ended the connection. Its answers to one-sided WRs may still be on their way.
+    AwaitsAnswers,
     /// The connection has ended. The device has yet to report that it takes no receive of the SRQ any
     /// more.
     Draining {
@@ -75,7 +80,7 @@ impl CmPhase {
             }
             CmPhase::Accepting { .. } => QpState::Connecting,
             CmPhase::Rts => QpState::Rts,
-            CmPhase::Closing { .. } => QpState::Closing,
+            CmPhase::Closing { .. } | CmPhase::AwaitsAnswers => QpState::Closing,
             CmPhase::Draining { .. } | CmPhase::Over => QpState::Error,
         }
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::VerbsRnic;
 use super::cm::CmPhase;
 use super::device::Due;
-use super::qp::VerbsQp;
+use super::qp::{PostedSend, VerbsQp};
 use super::raw::RawWc;
 use crate::rnic::{
-    CmEvent, Disconnect, DisconnectCause, Qp, QpState, RnicError, RnicEvent, TermCode,
+    CmEvent, Disconnect, DisconnectCause, Qp, QpState, RnicError, RnicEvent, TermCode, WcOp,
 };
 use crate::time::Time;
 
@@ -19,6 +19,9 @@ use crate::time::Time;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after the first flushed WR in which the CM must report why.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after the peer's end of a connection in which answers to one-sided WRs may arrive. They are
+/// in this host already, or do not come.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl VerbsRnic {
     /// Ends the attempt that a phase stands for. The queue pair is over.
@@ -54,7 +57,12 @@ impl VerbsRnic {
                 self.disconnect_if_drained(qp.0);
                 Ok(())
             }
-            (CmPhase::Rts | CmPhase::Closing { .. }, Disconnect::Abort) => {
+            // It ends in a moment.
+            (CmPhase::AwaitsAnswers, Disconnect::Orderly) => Ok(()),
+            (
+                CmPhase::Rts | CmPhase::Closing { .. } | CmPhase::AwaitsAnswers,
+                Disconnect::Abort,
+            ) => {
                 self.finish(qp.0, DisconnectCause::Aborted);
                 Ok(())
             }
@@ -98,13 +106,44 @@ impl VerbsRnic {
                     0 => DisconnectCause::Orderly,
                     n => DisconnectCause::Broken(n.abs()),
                 };
-                self.finish(qp, cause);
+                if cause != DisconnectCause::Orderly || !self.wait_for_answers(qp) {
+                    self.finish(qp, cause);
+                }
             }
             Ok(QpState::Connecting) => {
                 let errno = libc::ECONNRESET;
                 self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
             }
             _ => {}
+        }
+    }
+
+    /// Waits for the peer's answers to one-sided WRs. False if there is none to wait for.
+    ///
+    /// A correct peer does not end a connection while it owes an answer. But a peer that has refused an
+    /// access ends the connection at once. Its refusal (a NAK) and its end (a message of the CM) reach
+    /// this host by two ways, and the end may be faster. To free the queue pair then would lose the
+    /// reason.
+    fn wait_for_answers(&mut self, qp: u32) -> bool {
+        let Ok(q) = self.qps.get_mut(qp) else { return false };
+        // An iWARP queue pair is over when the CM reports the end.
+        let open = matches!(q.phase, CmPhase::Rts) && !self.attr.iwarp && !self.presence.is_lost();
+        if !open || !q.posted.iter().any(awaits_answer) {
+            return false;
+        }
+        q.phase = CmPhase::AwaitsAnswers;
+        let until = self.now + ANSWER_TIMEOUT;
+        self.set_deadline(qp, Some(until));
+        true
+    }
+
+    /// Ends a connection that has waited for the peer's answers once all are there.
+    pub(super) fn end_if_answered(&mut self, qp: u32) {
+        if let Ok(q) = self.qps.get(qp)
+            && matches!(q.phase, CmPhase::AwaitsAnswers)
+            && !q.posted.iter().any(awaits_answer)
+        {
+            self.failed.push((qp, DisconnectCause::Orderly));
         }
     }
 
@@ -203,8 +242,37 @@ impl VerbsRnic {
             | CmPhase::Accepting { .. } => self.start_up_late(qp),
             CmPhase::Rts => self.finish(qp, DisconnectCause::Broken(libc::ECONNRESET)),
             CmPhase::Closing { .. } => self.finish(qp, DisconnectCause::Broken(libc::ETIMEDOUT)),
+            CmPhase::AwaitsAnswers => self.finish(qp, DisconnectCause::Orderly),
             CmPhase::Draining { .. } => self.last_wqe_timed_out(qp),
             CmPhase::Idle | CmPhase::Over => {}
         }
+    }
+}
+
+/// True if the user waits for a one-sided WR, which the peer may refuse.
+fn awaits_answer(p: &PostedSend) -> bool {
+    let one_sided = matches!(p.op, Some(WcOp::Read | WcOp::Write | WcOp::Atomic));
+    one_sided && p.signaled && p.done.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rnic::WcStatus;
+    use crate::verbs::send_budget::Work;
+
+    #[test]
+    fn an_end_waits_for_one_sided_operations_of_the_user_only() {
+        let posted = |op, signaled, done| {
+            let quiet = PostedSend::quiet(1, Work::Caller);
+            awaits_answer(&PostedSend { op, signaled, done, ..quiet })
+        };
+        for op in [WcOp::Read, WcOp::Write, WcOp::Atomic] {
+            assert!(posted(Some(op), true, None), "{op:?}");
+            assert!(!posted(Some(op), true, Some(WcStatus::Success)), "{op:?} is answered");
+            assert!(!posted(Some(op), false, None), "{op:?}: no caller waits");
+        }
+        assert!(!posted(Some(WcOp::Send), true, None));
+        assert!(!posted(None, true, None), "a bind");
     }
 }

@@ -283,6 +283,7 @@ impl VerbsRnic {
             self.handle_failed_wr(id, raw);
         } else {
             self.disconnect_if_drained(id);
+            self.end_if_answered(id);
         }
     }
 
