@@ -26,10 +26,11 @@
 //!
 //! # For those who change it
 //! `reactor` has the queue and the table of operations (`slots`), `driver` the task and `turns` the
-//! writes that wait for the end of a task's turn. `op` has the futures, `socket` the calls, `stream`
-//! and `listener` the types under tokio's traits. `tower`, `hyper`, `axum` and `tonic` have the traits of these crates. The floor knows `api` only, and has no `unsafe`:
-//! memory in flight belongs to the event of its operation (`Buffer`), so a dropped future frees
-//! nothing that a peer may write. `spec-notes/async.md` has the design.
+//! writes that wait for the end of a task's turn. `op` has the futures, `buf` the memory that they
+//! take, `socket` and `onesided` the calls, and `stream` and `listener` the types under tokio's traits.
+//! `tower`, `hyper`, `axum` and `tonic` have the traits of these crates. The floor knows `api` only, and
+//! has no `unsafe`: memory in flight belongs to the event of its operation (`Buffer`), so a dropped
+//! future frees nothing that a peer may write. `spec-notes/async.md` has the design.
 
 #[cfg(feature = "axum")]
 mod axum;
@@ -41,6 +42,7 @@ mod driver;
 mod hyper;
 #[cfg(feature = "tokio")]
 mod listener;
+mod onesided;
 mod op;
 mod reactor;
 #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "streams and listeners use the rest"))]

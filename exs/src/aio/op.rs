@@ -302,6 +302,15 @@ pub mod kinds {
     }
 
     kind! {
+        /// `fetch_add`, `compare_swap`: the value that was there before.
+        OldValue => Result<u64, Error>, |ended| {
+            // An event without an error has the value.
+            let old = ended.event.old_value().unwrap_or(0);
+            ended.event.into_result().map(|_| old)
+        }
+    }
+
+    kind! {
         /// `send_vectored`, `recv_vectored`: bytes moved, and the memory.
         MovedMany<B>(Vec<B::Rest>) => (Result<usize, Error>, Vec<B>), |rests, ended| {
             let moved = ended.moved();

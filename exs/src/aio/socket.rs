@@ -4,15 +4,13 @@ use std::fs::File;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
-use super::op::kinds::{
-    Accept, Done, Moved, MovedMany, OneSided, Ready, Received, Revoke, SendFile, back,
-};
+use super::op::kinds::{Accept, Done, Moved, MovedMany, Ready, Received, SendFile, back};
 use super::reactor::AioReactor;
 use super::{IoBuf, IoBufMut, Operation, OperationKind};
 use crate::api::raw::send_at_once;
 use crate::api::{
-    self, Buffer, Error, EventQueue, Export, Interest, Options, RecvFlags, Refused, RemoteBuffer,
-    SocketType, ToHost, Token,
+    self, Buffer, Error, EventQueue, Interest, Options, RecvFlags, Refused, SocketType, ToHost,
+    Token,
 };
 
 /// Messages up to this many bytes may be sent without an event.
@@ -218,7 +216,7 @@ impl AsyncSocket {
     }
 
     /// Posts an operation without memory.
-    fn bare<T, K: OperationKind<Output = Result<T, Error>>>(
+    pub(super) fn bare<T, K: OperationKind<Output = Result<T, Error>>>(
         &self,
         kind: K,
         f: impl FnOnce(&EventQueue, Token) -> Result<(), Error>,
@@ -332,60 +330,8 @@ impl AsyncSocket {
         self.bare(SendFile, |queue, token| self.socket.send_file(queue, token, file, offset, len))
     }
 
-    /// RDMA READ: fills the memory from the peer's at `offset`. EXS extension.
-    ///
-    /// # Errors
-    /// As [`exs::Socket::read`](crate::Socket::read).
-    ///
-    /// # Cancel safety
-    /// A READ may be dropped at any time.
-    pub fn read<B: IoBufMut + Unpin>(
-        &self,
-        remote: &RemoteBuffer,
-        offset: u64,
-        buffer: B,
-    ) -> Operation<OneSided<B>> {
-        let (buffer, rest) = buffer.into_buffer();
-        let post = |queue: &_, token| self.socket.read(queue, token, remote, offset, buffer);
-        self.moving(post, rest, OneSided, |error, back| (Err(error), back))
-    }
-
-    /// RDMA WRITE: copies the memory into the peer's at `offset`. The result says that the bytes are
-    /// there. EXS extension.
-    ///
-    /// # Errors
-    /// As [`exs::Socket::write`](crate::Socket::write).
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, any part of the bytes may have been written.
-    pub fn write<B: IoBuf + Unpin>(
-        &self,
-        remote: &RemoteBuffer,
-        offset: u64,
-        buffer: B,
-    ) -> Operation<OneSided<B>> {
-        let (buffer, rest) = buffer.into_buffer();
-        let post = |queue: &_, token| self.socket.write(queue, token, remote, offset, buffer);
-        self.moving(post, rest, OneSided, |error, back| (Err(error), back))
-    }
-
-    /// Takes the memory of an export of this socket back: the peer can no longer reach it. EXS
-    /// extension.
-    ///
-    /// # Errors
-    /// As [`Export::revoke`].
-    ///
-    /// # Cancel safety
-    /// A revoke goes on without its future, and the memory is dropped.
-    pub fn revoke(&self, export: Export) -> Operation<Revoke> {
-        match self.reactor.post(|queue, token| export.revoke(queue, token)) {
-            Ok(slot) => Operation::posted(self, slot, Revoke),
-            Err(refused) => Operation::ready(Err(refused.error)),
-        }
-    }
-
     /// Posts an operation with one buffer.
-    fn moving<B: IoBuf, K: OperationKind>(
+    pub(super) fn moving<B: IoBuf, K: OperationKind>(
         &self,
         post: impl FnOnce(&EventQueue, Token) -> Result<(), Refused>,
         rest: B::Rest,

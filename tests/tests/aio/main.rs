@@ -4,6 +4,7 @@
 //! one of several.
 //!
 //! - `operations`: sockets whose calls are futures, with memory that comes back.
+//! - `atomics`: atomic operations as futures.
 //! - `streams`, `listeners`: the behaviours of tokio's `TcpStream` and `TcpListener`.
 //! - `runtimes`: several runtimes, one that ends, `LocalSet`, and none.
 //! - `behaviours`: what else tokio's tests expect of them.
@@ -11,6 +12,7 @@
 //! - `load`, `crowd`: many connections at once.
 //! - `copies`: much data.
 
+mod atomics;
 mod behaviours;
 mod chaos;
 mod copies;
