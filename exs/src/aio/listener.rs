@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::reactor::AioReactor;
 use super::slots::{Sink, Uses, token};
-use super::stream::AsyncStream;
 use super::stream::wakers::Wakers;
+use super::stream::{AsyncStream, must_be_stream};
 use crate::api::{Completion, Error, Event, Options, Socket, SocketType};
 
 /// The accepts that are posted ahead.
@@ -110,11 +110,12 @@ impl AsyncListener {
     /// A listener of a stream socket that listens.
     ///
     /// # Errors
-    /// What the kernel says if EXS cannot start.
+    /// [`Error::Invalid`] for a seqpacket socket; what the kernel says if EXS cannot start.
     ///
     /// # Panics
     /// As [`AsyncListener::bind`].
     pub fn from_socket(socket: Socket) -> Result<AsyncListener, Error> {
+        must_be_stream(&socket)?;
         let reactor = AioReactor::current()?;
         let state = Arc::new(AcceptState { accepts: Mutex::default(), uses: Uses::owned() });
         let sink: Arc<dyn Sink> = state.clone();

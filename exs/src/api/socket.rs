@@ -336,6 +336,12 @@ impl Socket {
         self.handle.context().note_miss();
     }
 
+    /// True if it has messages in place of a stream of bytes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_seqpacket(&self) -> bool {
+        self.handle.call(|e, id, _| e.sockets.is_seqpacket(id))
+    }
+
     /// True if it takes connections.
     pub fn is_listening(&self) -> bool {
         self.handle.call(|e, id, _| e.sockets.is_listening(id))

@@ -326,12 +326,23 @@ on_each! {
         client.bind(On::any()).unwrap();
         let own = client.local_addr().unwrap();
         client.connect(addr).await.unwrap();
-        let mut client = AsyncStream::from(client);
+        let mut client = AsyncStream::try_from(client).unwrap();
         let (mut server, peer) = listener.accept().await.unwrap();
         assert_eq!((peer, client.local_addr().unwrap()), (own, own));
         client.write_all(b"x").await.unwrap();
         client.flush().await.unwrap();
         assert_eq!(server.read_u8().await.unwrap(), b'x');
+    }
+
+    async fn sockets_with_messages_are_no_streams(on) {
+        let (client, server) = on.sockets(SocketType::SeqPacket).await;
+        let refused = |e: exs::Error| {
+            assert_eq!(e.errno(), libc::EINVAL, "{e}");
+            assert!(e.to_string().contains("seqpacket"), "{e}");
+        };
+        refused(AsyncStream::try_from(client.clone()).unwrap_err());
+        refused(AsyncStream::from_socket(server.into_inner()).unwrap_err());
+        refused(AsyncListener::from_socket(client.into_inner()).unwrap_err());
     }
 
     // io_copy_bidirectional: test_transfer_after_close

@@ -1,6 +1,6 @@
 //! How a stream comes to be.
 
-use super::AsyncStream;
+use super::{AsyncStream, must_be_stream};
 use crate::aio;
 use crate::api::{Error, Options, SocketType, ToHost};
 
@@ -34,14 +34,19 @@ impl AsyncStream {
     pub async fn connect_with(host: impl ToHost, options: Options) -> Result<AsyncStream, Error> {
         let socket = aio::AsyncSocket::with_options(SocketType::Stream, options)?;
         socket.connect(host).await?;
-        Ok(AsyncStream::from(socket))
+        AsyncStream::try_from(socket)
     }
 }
 
-impl From<aio::AsyncSocket> for AsyncStream {
-    /// A stream of a connected stream socket, of the same runtime.
-    fn from(socket: aio::AsyncSocket) -> AsyncStream {
+impl TryFrom<aio::AsyncSocket> for AsyncStream {
+    type Error = Error;
+
+    /// A stream of a connected stream socket, of the same runtime. A seqpacket socket is refused with
+    /// [`Error::Invalid`].
+    fn try_from(socket: aio::AsyncSocket) -> Result<AsyncStream, Error> {
         let reactor = socket.reactor().clone();
-        AsyncStream::of(socket.into_inner(), reactor)
+        let socket = socket.into_inner();
+        must_be_stream(&socket)?;
+        Ok(AsyncStream::of(socket, reactor))
     }
 }

@@ -102,6 +102,7 @@ impl AsyncStream {
     /// # Panics
     /// In a tokio runtime whose I/O driver is not enabled.
     pub fn from_socket(socket: Socket) -> Result<AsyncStream, Error> {
+        must_be_stream(&socket)?;
         Ok(AsyncStream::of(socket, AioReactor::current()?))
     }
 
@@ -311,6 +312,16 @@ impl AsyncWrite for AsyncStream {
     /// Ends the sending direction behind what was written. It does not wait.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(self.link.shutdown())
+    }
+}
+
+/// Refuses a seqpacket socket: reads and writes of a stream keep no bounds of messages.
+pub(super) fn must_be_stream(socket: &Socket) -> Result<(), Error> {
+    match socket.is_seqpacket() {
+        true => {
+            Err(Error::invalid("a stream needs a stream socket, and this is a seqpacket socket"))
+        }
+        false => Ok(()),
     }
 }
 

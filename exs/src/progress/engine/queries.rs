@@ -17,6 +17,8 @@ use crate::rnic::{Qp, RnicError};
 use crate::session::{Counters, OpError, Session};
 use crate::sys;
 use crate::time::Time;
+#[cfg(feature = "tokio")]
+use crate::wire::exs::SocketKind;
 
 impl SocketTable {
     pub(crate) fn options_of(&self, id: SockId) -> Option<Options> {
@@ -37,6 +39,12 @@ impl SocketTable {
 
     pub(crate) fn is_listening(&self, id: SockId) -> bool {
         self.get(id).is_some_and(|s| s.state == State::Listening)
+    }
+
+    /// False for a socket that is gone.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_seqpacket(&self, id: SockId) -> bool {
+        self.get(id).is_some_and(|s| s.kind == SocketKind::SeqPacket)
     }
 
     pub(crate) fn readiness_of(&self, id: SockId) -> Readiness {
