@@ -15,7 +15,7 @@ impl Wake for Unpark {
 }
 
 /// Runs a future on this thread, which sleeps while the future waits: for programs and tests without
-/// a runtime.
+/// a runtime. A task of a runtime must not call it, since it would hold up the thread's other tasks.
 ///
 /// ```
 /// assert_eq!(exs::aio::block_on(async { 1 + 1 }), 2);

@@ -17,6 +17,9 @@
 //! | `axum` | a listener for `axum::serve` of axum 0.8 |
 //! | `tonic` | server and client of tonic 0.14 |
 //!
+//! The feature `compio` makes a [`Buffer`](crate::Buffer) a buffer of compio's operations. Sockets run
+//! in compio's runtime, as in any other.
+//!
 //! # Runtimes
 //! Each tokio runtime has one event queue, whose descriptor is registered with the runtime once. A
 //! task of the runtime moves the data of its sockets when the descriptor is readable. Any number of

@@ -46,6 +46,9 @@ use crate::api::{self, Buffer, Completion, Error, Event, Packet, Readiness};
 /// # Ok::<(), exs::Error>(())
 /// # }).unwrap();
 /// ```
+///
+/// # Panics
+/// If it is polled after it has returned its result.
 #[must_use = "dropping the future cancels the operation"]
 pub struct Operation<K: OperationKind> {
     state: FutureState<K>,

@@ -105,6 +105,9 @@ macro_rules! of_both {
             ///
             /// # Errors
             /// As [`AsyncStream::ready`].
+            ///
+            /// # Cancel safety
+            /// It may be dropped at any time.
             pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
                 self.as_ref().ready(interest).await
             }
@@ -119,6 +122,9 @@ macro_rules! of_readers {
             ///
             /// # Errors
             /// As a read.
+            ///
+            /// # Cancel safety
+            /// It may be dropped at any time.
             pub async fn peek(&mut self, buf: &mut [u8]) -> io::Result<usize> {
                 self.as_ref().peek(buf).await
             }
@@ -139,6 +145,9 @@ macro_rules! of_readers {
             ///
             /// # Errors
             /// None today.
+            ///
+            /// # Cancel safety
+            /// It may be dropped at any time.
             pub async fn readable(&self) -> io::Result<()> {
                 self.as_ref().readable().await
             }
@@ -169,6 +178,9 @@ macro_rules! of_writers {
             ///
             /// # Errors
             /// None today.
+            ///
+            /// # Cancel safety
+            /// It may be dropped at any time.
             pub async fn writable(&self) -> io::Result<()> {
                 self.as_ref().writable().await
             }
