@@ -6,13 +6,14 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use exs::{EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport};
+use exs::{EventQueue, KernelSocket, Options, RecvFlags, Socket, SocketType, Token, Transport};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::{Value, json};
@@ -59,10 +60,15 @@ impl Place {
     }
 
     fn watched(&self) -> Watched {
+        self.watched_with("exs")
+    }
+
+    /// A process with sockets of this kind.
+    fn watched_with(&self, sockets: &str) -> Watched {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
             .env("EXS_STATS", &self.0)
-            .env("PART_OF_TOP_TEST", "1")
+            .env("PART_OF_TOP_TEST", sockets)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -105,9 +111,31 @@ impl Drop for Watched {
 /// Not a test in the parent: two connected sockets with known traffic, and a receive that waits.
 #[test]
 fn child() {
-    if std::env::var_os("PART_OF_TOP_TEST").is_none() {
-        return;
+    match std::env::var("PART_OF_TOP_TEST").as_deref() {
+        Ok("exs") => exs_sockets(),
+        Ok("kernel") => kernel_sockets(),
+        _ => {}
     }
+}
+
+fn kernel_sockets() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    a.write_all(&[7; 3000]).unwrap();
+    let (queue, b) = (EventQueue::new(8).unwrap(), listener.accept().unwrap().0);
+    let b = KernelSocket::new(b).unwrap();
+    b.recv(&queue, Token(1), vec![0; 3001], RecvFlags::WAITALL).unwrap();
+    stay();
+}
+
+/// Says that all is ready, and lives until the parent ends.
+fn stay() {
+    println!("\n@@ ready");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+fn exs_sockets() {
     let options = Options::default().with_transport(Transport::Soft);
     let socket = || Socket::with_options(SocketType::Stream, options.clone()).unwrap();
     let (listener, a) = (socket(), socket());
@@ -120,9 +148,7 @@ fn child() {
     a.blocking().send_all(&vec![7; BYTES]).unwrap();
     queue.next().unwrap().into_result().unwrap();
     a.recv(&queue, Token(2), vec![0; 10], RecvFlags::NONE).unwrap();
-    println!("\n@@ ready");
-    std::io::stdout().flush().unwrap();
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    stay();
 }
 
 fn sockets(top: &Value) -> &Vec<Value> {
@@ -158,6 +184,28 @@ fn a_process_is_shown_with_its_exact_counters() {
     assert_eq!((row[0], row[2], row[3]), (&*child.pid().to_string(), "open", "soft"), "{table}");
     assert_eq!(row[5], sender["peer"]);
     assert!(row.contains(&"293k"), "{table}");
+}
+
+#[test]
+fn kernel_sockets_are_shown_with_what_the_kernel_counts() {
+    let place = Place::new("kernel");
+    let _child = place.watched_with("kernel");
+    let top = place.json(&["--interval", "60ms"]);
+    let [socket] = &sockets(&top)[..] else { panic!("{top}") };
+    let shown = (&socket["transport"], &socket["state"], &socket["received_bytes"]);
+    assert_eq!(shown, (&json!("kernel"), &json!("open"), &json!(3000)));
+    // The kernel counts bytes, and nothing counts operations.
+    let wanted = json!({ "sent_bytes_per_s": 0.0, "received_bytes_per_s": 0.0 });
+    assert_eq!(socket["rates"], wanted);
+    let table = place.text(&["--once"]);
+    let rows: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(rows.len(), 2, "{table}");
+    assert_eq!(rows[1][2..4], ["open", "kernel"]);
+    assert_eq!(
+        (rows[1][4], rows[1][5]),
+        (socket["local"].as_str().unwrap(), socket["peer"].as_str().unwrap())
+    );
+    assert_eq!(rows[1][6..], ["-", "-", "-", "0", "2.9k", "0s", "1r", "-"], "{table}");
 }
 
 #[test]

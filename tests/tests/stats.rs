@@ -5,18 +5,21 @@
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use exs::{EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport};
+use exs::{
+    EventQueue, Interest, KernelSocket, Options, RecvFlags, Socket, SocketType, Token, Transport,
+};
 use exs_tests::harness::peer::{self, Peer};
 use exs_tests::harness::{LIMIT, Watchdog, stream_pair};
 use exs_tests::skip;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Bytes that the child moves from one of its sockets to another.
 const BYTES: usize = 300_000;
@@ -78,6 +81,7 @@ fn child() {
     let _dog = Watchdog::with_limit(&format!("the child {words:?}"), LIMIT * 2);
     match words[..] {
         ["moves"] => moves(),
+        ["kernel", path] => kernel(Path::new(path)),
         ["many", count] => many(count.parse().unwrap()),
         ["execs"] => {
             exs::stats::offer().unwrap();
@@ -119,6 +123,37 @@ fn moves() {
     peer::listen();
 }
 
+/// Kernel sockets of each kind, with operations in flight.
+fn kernel(unix: &Path) {
+    let queue = EventQueue::new(64).unwrap();
+    let adopt = |socket: OwnedFd| KernelSocket::new(socket).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (a, stuck) = (adopt(connect().into()), adopt(connect().into()));
+    let (b, _reads_nothing) = (adopt(listener.accept().unwrap().0.into()), listener.accept());
+    b.recv(&queue, Token(1), vec![0; 1000], RecvFlags::WAITALL).unwrap();
+    a.send(&queue, Token(2), vec![7; 1000]).unwrap();
+    for _ in 0..2 {
+        assert_eq!(queue.next().unwrap().bytes(), 1000);
+    }
+    let listener = adopt(listener.into());
+    listener.accept(&queue, Token(3)).unwrap();
+    a.recv(&queue, Token(4), vec![0; 10], RecvFlags::NONE).unwrap();
+    b.recv(&queue, Token(5), vec![0; 10], RecvFlags::NONE).unwrap();
+    stuck.send(&queue, Token(9), vec![0; 64 << 20]).unwrap();
+    let udp = adopt(UdpSocket::bind("127.0.0.1:0").unwrap().into());
+    udp.recv(&queue, Token(6), vec![0; 10], RecvFlags::NONE).unwrap();
+    let unix = adopt(UnixListener::bind(unix).unwrap().into());
+    unix.poll(&queue, Token(7), Interest::READABLE).unwrap();
+    let (pair, _other) = UnixStream::pair().unwrap();
+    let pair = adopt(pair.into());
+    pair.recv(&queue, Token(8), vec![0; 10], RecvFlags::NONE).unwrap();
+    let idle = adopt(UdpSocket::bind("127.0.0.1:0").unwrap().into());
+    peer::say("ready");
+    peer::listen();
+    drop((a, b, stuck, listener, udp, unix, pair, idle));
+}
+
 /// Many sockets that do nothing.
 fn many(count: usize) {
     let _all: Vec<_> = (0..count).map(|_| Socket::stream().unwrap()).collect();
@@ -154,14 +189,65 @@ fn a_snapshot_has_the_counters_of_known_traffic() {
     // The receive and the send that are in flight. The send waits for the peer.
     let flight = &sender["in_flight"];
     assert_eq!((&flight["sends"], &flight["recvs"]), (&1.into(), &1.into()), "{sender}");
-    assert_eq!(sender["waits"], serde_json::json!(["peer"]), "{sender}");
-    assert_eq!(receiver["waits"], serde_json::json!([]), "{receiver}");
+    assert_eq!(sender["waits"], json!(["peer"]), "{sender}");
+    assert_eq!(receiver["waits"], json!([]), "{receiver}");
     // The sums of the process are those of its sockets.
     assert_eq!(process["sent_bytes"], sender["sent_bytes"]);
     let soft = process["devices"].as_array().unwrap().iter().find(|d| d["device"] == "soft");
     assert_eq!(soft.unwrap()["sent_bytes"], sender["sent_bytes"]);
     assert_eq!(soft.unwrap()["connections"], 2);
     assert_eq!(process["in_flight"], 2);
+}
+
+#[test]
+fn kernel_sockets_have_lines_of_their_own() {
+    let place = Place::new("kernel");
+    let path = place.0.join("listener");
+    let child = place.child("kernel", &[path.to_str().unwrap()]);
+    child.expect("ready");
+    let lines = loop {
+        let lines = snapshot(&place.socket_of(&child));
+        // The kernel takes bytes until the buffers of both ends are full.
+        if lines.iter().any(|l| l["waits"] == json!(["peer"])) {
+            break lines;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(lines[0]["kernel_sockets"], 7, "those with operations in flight");
+    let sockets: Vec<_> = lines.iter().filter(|l| l["transport"] == "kernel").collect();
+    assert_eq!((sockets.len(), &lines[0]["sockets"]), (7, &0.into()));
+    for s in &sockets {
+        for field in ["id", "kind", "state"] {
+            assert!(s[field].is_string(), "{s}");
+        }
+        for field in ["sends", "recvs", "accepts", "polls"] {
+            assert!(s["in_flight"][field].is_u64(), "{s}");
+        }
+        assert!(s["shard"].is_u64() && s["at_us"].is_u64() && s["inode"].as_u64() > Some(0), "{s}");
+        assert!(s["waits"].is_array() && s.get("counters").is_none(), "{s}");
+    }
+    let is = |s: &Value, kind: &str, state: &str| s["kind"] == kind && s["state"] == state;
+    let one = |which: &dyn Fn(&Value) -> bool| {
+        let mut found = sockets.iter().filter(|s| which(s));
+        let first = found.next().unwrap_or_else(|| panic!("{sockets:#?}"));
+        assert!(found.next().is_none(), "{sockets:#?}");
+        *first
+    };
+    let listener = one(&|s| is(s, "stream", "listening") && s["in_flight"]["accepts"] == 1);
+    let stuck = one(&|s| is(s, "stream", "open") && s["in_flight"]["sends"] == 1);
+    assert!(stuck["sent_bytes"].as_u64() > Some(0), "{stuck}");
+    let a = one(&|s| s["sent_bytes"] == 1000);
+    let b = one(&|s| s["received_bytes"] == 1000);
+    assert_eq!((&a["local"], &a["peer"]), (&b["peer"], &b["local"]));
+    assert_eq!((&a["state"], &b["local"]), (&"open".into(), &listener["local"]));
+    assert_eq!((&a["in_flight"]["recvs"], &a["waits"]), (&1.into(), &json!([])));
+    let udp = one(&|s| is(s, "datagram", "new"));
+    assert_eq!((&udp["in_flight"]["recvs"], udp.get("peer")), (&1.into(), None));
+    assert_eq!(udp.get("sent_bytes"), None, "the kernel does not count them");
+    let unix = one(&|s| is(s, "stream", "listening") && s["in_flight"]["polls"] == 1);
+    assert_eq!(unix["local"], format!("unix:{}", path.display()));
+    let pair = one(&|s| is(s, "stream", "open") && s.get("local").is_none());
+    assert_eq!((&pair["in_flight"]["recvs"], pair.get("peer")), (&1.into(), None));
 }
 
 /// Bytes that wait in the ring of a socket for a receive.
@@ -280,7 +366,7 @@ fn listeners_and_messages_have_lines_of_their_own() {
     );
     let l = &listening["listener"];
     assert_eq!((&l["backlog"], &l["established"], &l["ready"]), (&7.into(), &1.into(), &0.into()));
-    assert_eq!(l["devices"], serde_json::json!(["soft"]));
+    assert_eq!(l["devices"], json!(["soft"]));
     let accepted = lines.iter().find(|s| s["local"] == at && s["state"] == "open").unwrap();
     assert_eq!(accepted["counters"]["sent_inline"], 3);
     assert_eq!(lines[0]["listeners"], 1);

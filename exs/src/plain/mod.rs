@@ -23,7 +23,8 @@
 //! `send_burst` counts those that follow each other, and `batch` sends them together; `helper` waits in
 //! connect(2) and accept(2) where the socket blocks, for `wait`, which does connects and accepts; `files`
 //! fetches the bytes of files. `call` makes the system calls of one transfer, `direct` sends on a number
-//! without a look at it first, `ends` ends operations early, and `types` is the vocabulary.
+//! without a look at it first, `ends` ends operations early, `figures` says what sockets are doing, and
+//! `types` is the vocabulary.
 //!
 //! **Readiness, and not io_uring, moves the data.** The library tries an operation when it is posted,
 //! unless another is before it or it is kept. Then the reactor (edge-triggered) says when to try again,
@@ -36,6 +37,7 @@ mod call;
 mod coalesce;
 mod direct;
 mod ends;
+mod figures;
 mod files;
 mod helper;
 mod send_burst;
@@ -66,6 +68,7 @@ pub use self::batch::Lease;
 pub use self::direct::Direct;
 #[cfg(any(test, feature = "internals"))]
 pub use self::direct::Sent;
+pub use self::figures::KernelFigures;
 pub use self::types::{End, Failure, KernelDone, KernelIo, Kind, Pieces, Posted, Request, Target};
 
 /// Full sockets that a spinning thread tries; the reactor reports the others.

@@ -42,6 +42,11 @@ impl KernelTable {
         self.socks.len()
     }
 
+    /// The number of slots, those without a socket included.
+    pub(super) fn capacity(&self) -> usize {
+        self.socks.capacity()
+    }
+
     /// The slot of a socket's entry. None: no operation on the socket is in flight.
     pub(super) fn slot_of(&self, name: &Name) -> Option<usize> {
         self.by_name.get(name).copied()

@@ -22,6 +22,7 @@ mod futex;
 mod helpers;
 mod ifaddrs;
 mod iovec;
+mod kernel_info;
 mod limits;
 mod map;
 mod memfd;
@@ -57,6 +58,7 @@ pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};
 pub use futex::{FutexBell, SharedWord, waits_for_words, wake_shared};
 pub use ifaddrs::local_addrs;
 pub use iovec::{IoVec, IoVecMut};
+pub use kernel_info::{TcpFigures, TcpState, local_name, peer_name, tcp_figures, waiting_bytes};
 #[cfg(feature = "verbs")]
 pub use limits::memlock_limit;
 pub use limits::{has_descriptors, most_strangers};

@@ -120,6 +120,11 @@ impl KernelAddr {
         KernelAddr(Repr::Other([&family.to_ne_bytes(), first, then].concat().into()))
     }
 
+    /// False for a UNIX-domain socket that was never bound.
+    pub(crate) fn is_named(&self) -> bool {
+        self.unix_name().is_none_or(|name| !name.is_empty())
+    }
+
     /// Returns the IP address and port. None for other families.
     pub fn as_ip(&self) -> Option<SocketAddr> {
         match &self.0 {

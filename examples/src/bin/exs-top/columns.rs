@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use crate::model::{InFlight, TrafficSums};
 use crate::units;
 use crate::world::{Rates, SeenProcess, SeenSocket, World};
 
@@ -53,12 +54,11 @@ struct Facts {
     local: String,
     peer: String,
     rates: Option<Rates>,
-    sent: u64,
-    received: u64,
+    /// None: nothing counts.
+    sums: Option<TrafficSums>,
     flight: u64,
     /// The operations in flight by kind, or how full a backlog is.
     flight_text: String,
-    stalls: u64,
     waits: String,
     sockets: u64,
     connections: u64,
@@ -111,8 +111,13 @@ const fn right(
     Column { title, keep, sort, right: true, cell }
 }
 
-fn rate(f: &Facts, of: fn(&Rates) -> f64, show: fn(f64) -> String) -> String {
-    f.rates.map_or_else(|| "-".to_owned(), |r| show(of(&r)))
+fn rate(f: &Facts, of: fn(&Rates) -> Option<f64>, show: fn(f64) -> String) -> String {
+    f.rates.and_then(|r| of(&r)).map_or_else(|| "-".to_owned(), show)
+}
+
+/// A sum, where something counts.
+fn sum(f: &Facts, of: fn(&TrafficSums) -> Option<u64>, show: fn(f64) -> String) -> String {
+    f.sums.and_then(|s| of(&s)).map_or_else(|| "-".to_owned(), |n| show(n as f64))
 }
 
 const SOCKETS: [Column; 14] = [
@@ -122,13 +127,13 @@ const SOCKETS: [Column; 14] = [
     left("VIA", 7, Some(Sort::Via), |f| f.via.clone()),
     left("LOCAL", 4, Some(Sort::Local), |f| f.local.clone()),
     left("PEER", 9, Some(Sort::Peer), |f| f.peer.clone()),
-    right("TX/s", 10, Some(Sort::Tx), |f| rate(f, |r| r.sent, units::bytes)),
-    right("RX/s", 10, Some(Sort::Rx), |f| rate(f, |r| r.received, units::bytes)),
+    right("TX/s", 10, Some(Sort::Tx), |f| rate(f, |r| Some(r.sent), units::bytes)),
+    right("RX/s", 10, Some(Sort::Rx), |f| rate(f, |r| Some(r.received), units::bytes)),
     right("OPS/s", 3, Some(Sort::Ops), |f| rate(f, |r| r.operations, units::count)),
-    right("SENT", 2, Some(Sort::Sent), |f| units::bytes(f.sent as f64)),
-    right("RECEIVED", 2, Some(Sort::Received), |f| units::bytes(f.received as f64)),
+    right("SENT", 2, Some(Sort::Sent), |f| sum(f, |s| Some(s.sent), units::bytes)),
+    right("RECEIVED", 2, Some(Sort::Received), |f| sum(f, |s| Some(s.received), units::bytes)),
     right("FLIGHT", 3, Some(Sort::Flight), |f| f.flight_text.clone()),
-    right("STALLS", 1, Some(Sort::Stalls), |f| units::count(f.stalls as f64)),
+    right("STALLS", 1, Some(Sort::Stalls), |f| sum(f, |s| s.stalls, units::count)),
     left("WAITS", 6, None, |f| f.waits.clone()),
 ];
 
@@ -140,8 +145,8 @@ const PROCESSES: [Column; 13] = [
     left("VIA", 5, Some(Sort::Via), |f| f.via.clone()),
     right("SOCKETS", 4, None, |f| f.sockets.to_string()),
     right("CONNECTED", 4, None, |f| f.connections.to_string()),
-    right("TX/s", 9, Some(Sort::Tx), |f| rate(f, |r| r.sent, units::bytes)),
-    right("RX/s", 9, Some(Sort::Rx), |f| rate(f, |r| r.received, units::bytes)),
+    right("TX/s", 9, Some(Sort::Tx), |f| rate(f, |r| Some(r.sent), units::bytes)),
+    right("RX/s", 9, Some(Sort::Rx), |f| rate(f, |r| Some(r.received), units::bytes)),
     right("OPS/s", 6, Some(Sort::Ops), |f| rate(f, |r| r.operations, units::count)),
     right("FLIGHT", 3, Some(Sort::Flight), |f| f.flight_text.clone()),
     right("STALLS/s", 3, Some(Sort::Stalls), |f| rate(f, |r| r.stalls, units::count)),
@@ -149,8 +154,12 @@ const PROCESSES: [Column; 13] = [
 ];
 
 fn key(f: &Facts, sort: Sort) -> Key {
-    // What has no rate yet comes last.
-    let rate = |of: fn(&Rates) -> f64| Key::Number(f.rates.map_or(-1.0, |r| of(&r)));
+    // What has no rate yet, or is not counted, comes last.
+    let rate =
+        |of: fn(&Rates) -> Option<f64>| Key::Number(f.rates.and_then(|r| of(&r)).unwrap_or(-1.0));
+    let sum = |of: fn(&TrafficSums) -> Option<u64>| {
+        Key::Number(f.sums.and_then(|s| of(&s)).map_or(-1.0, |n| n as f64))
+    };
     match sort {
         // The least comes first.
         Sort::Pid => Key::Number(-f64::from(f.pid)),
@@ -159,13 +168,13 @@ fn key(f: &Facts, sort: Sort) -> Key {
         Sort::Via => Key::Text(f.via.clone()),
         Sort::Local => Key::Text(f.local.clone()),
         Sort::Peer => Key::Text(f.peer.clone()),
-        Sort::Tx => rate(|r| r.sent),
-        Sort::Rx => rate(|r| r.received),
+        Sort::Tx => rate(|r| Some(r.sent)),
+        Sort::Rx => rate(|r| Some(r.received)),
         Sort::Ops => rate(|r| r.operations),
-        Sort::Sent => Key::Number(f.sent as f64),
-        Sort::Received => Key::Number(f.received as f64),
+        Sort::Sent => sum(|s| Some(s.sent)),
+        Sort::Received => sum(|s| Some(s.received)),
         Sort::Flight => Key::Number(f.flight as f64),
-        Sort::Stalls => Key::Number(f.stalls as f64),
+        Sort::Stalls => sum(|s| s.stalls),
     }
 }
 
@@ -212,21 +221,27 @@ fn via(transport: &str, device: &str) -> String {
     }
 }
 
+/// The operations in flight by kind: sends and receives always, the others where there are some.
+fn in_flight(f: &InFlight) -> String {
+    let mut text = format!("{}s {}r", f.sends, f.recvs);
+    for (count, letter) in [(f.one_sided, 'o'), (f.accepts, 'a'), (f.polls, 'p')] {
+        if count > 0 {
+            text += &format!(" {count}{letter}");
+        }
+    }
+    text
+}
+
 impl Facts {
     fn of_socket(p: &SeenProcess, s: &SeenSocket) -> Facts {
         let (process, socket) = (&p.line.data, &s.line.data);
         let f = &socket.in_flight;
-        let (via, flight_text) = match (&socket.listener, f.one_sided) {
-            (Some(l), _) => (
+        let (via, flight_text) = match &socket.listener {
+            Some(l) => (
                 l.devices.join(","),
                 format!("{}/{}", l.ready.saturating_add(l.starting), l.backlog),
             ),
-            (None, 0) => {
-                (via(&socket.transport, &socket.device), format!("{}s {}r", f.sends, f.recvs))
-            }
-            (None, n) => {
-                (via(&socket.transport, &socket.device), format!("{}s {}r {n}o", f.sends, f.recvs))
-            }
+            None => (via(&socket.transport, &socket.device), in_flight(f)),
         };
         Facts {
             pid: process.pid,
@@ -237,11 +252,9 @@ impl Facts {
             local: socket.local.clone(),
             peer: socket.peer.clone(),
             rates: s.rates,
-            sent: socket.counters.sent(),
-            received: socket.counters.received(),
-            flight: f.sends.saturating_add(f.recvs).saturating_add(f.one_sided),
+            sums: socket.sums(),
+            flight: f.sum(),
             flight_text,
-            stalls: socket.counters.stalls(),
             waits: socket.waits.join(","),
             ..Facts::default()
         }
@@ -263,7 +276,7 @@ impl Facts {
             rates: p.rates,
             flight: process.in_flight,
             flight_text: process.in_flight.to_string(),
-            stalls: process.counters.stalls(),
+            sums: Some(process.counters.sums()),
             waits: waits.map_or_else(String::new, |s| s.line.data.waits.join(",")),
             sockets: process.sockets,
             connections: process.devices.iter().map(|d| d.connections).sum(),
@@ -351,7 +364,7 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::tests::text;
+    use crate::model::tests::{text, text_with_kernel};
     use crate::world::tests::found;
 
     fn world() -> World {
@@ -382,6 +395,18 @@ mod tests {
         assert_eq!(cells(&Table::of_sockets(&world(), &choice), "SENT")[3], "1.0G");
         choice = Choice { pid: Some(9), filter: "LISTEN".into(), ..Choice::default() };
         assert_eq!(cells(&Table::of_sockets(&world(), &choice), "PID"), ["9"]);
+    }
+
+    #[test]
+    fn kernel_sockets_have_rows_without_what_nothing_counts() {
+        let world = World::new(found(&[text_with_kernel(7, 1, 2048)]), &World::default());
+        let table =
+            Table::of_sockets(&world, &Choice { sort: Some(Sort::Sent), ..Choice::default() });
+        assert_eq!(cells(&table, "VIA"), ["kernel", "soft", "soft", "kernel"]);
+        assert_eq!(cells(&table, "SENT"), ["2.0k", "0", "0", "-"]);
+        assert_eq!(cells(&table, "STALLS"), ["-", "3", "0", "-"]);
+        assert_eq!(cells(&table, "FLIGHT")[0], "3s 1r 2p");
+        assert_eq!(cells(&table, "WAITS")[0], "peer");
     }
 
     #[test]

@@ -60,6 +60,38 @@ pub(crate) struct Socket {
     pub(crate) waits: Vec<String>,
     pub(crate) listener: Option<Listener>,
     pub(crate) counters: Counters,
+    /// Of a kernel socket, what the kernel has counted. None: it counts nothing for this kind.
+    pub(crate) sent_bytes: Option<u64>,
+    pub(crate) received_bytes: Option<u64>,
+}
+
+impl Socket {
+    /// True for an ordinary kernel socket, which has no counters.
+    pub(crate) fn is_of_kernel(&self) -> bool {
+        self.transport == "kernel"
+    }
+
+    /// What the socket has moved so far. None: nothing counts it.
+    pub(crate) fn sums(&self) -> Option<TrafficSums> {
+        if !self.is_of_kernel() {
+            return Some(self.counters.sums());
+        }
+        let (sent, received) = (self.sent_bytes?, self.received_bytes?);
+        Some(TrafficSums { sent, received, operations: None, stalls: None })
+    }
+}
+
+/// The sums of a socket or a process up to now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TrafficSums {
+    /// Bytes that left.
+    pub(crate) sent: u64,
+    /// Bytes that came.
+    pub(crate) received: u64,
+    /// Operations that ended; None: they are not counted.
+    pub(crate) operations: Option<u64>,
+    /// Times that something waited; None: they are not counted.
+    pub(crate) stalls: Option<u64>,
 }
 
 /// The operations of a socket that have not ended.
@@ -69,6 +101,18 @@ pub(crate) struct InFlight {
     pub(crate) sends: u64,
     pub(crate) recvs: u64,
     pub(crate) one_sided: u64,
+    /// Of a kernel socket.
+    pub(crate) accepts: u64,
+    /// Of a kernel socket.
+    pub(crate) polls: u64,
+}
+
+impl InFlight {
+    pub(crate) fn sum(&self) -> u64 {
+        [self.sends, self.recvs, self.one_sided, self.accepts, self.polls]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
 }
 
 /// What a listener is doing.
@@ -122,6 +166,16 @@ impl Counters {
         [self.received_direct, self.received_indirect, self.received_inline, self.read_bytes]
             .into_iter()
             .fold(0, u64::saturating_add)
+    }
+
+    /// All sums.
+    pub(crate) fn sums(&self) -> TrafficSums {
+        TrafficSums {
+            sent: self.sent(),
+            received: self.received(),
+            operations: Some(self.operations()),
+            stalls: Some(self.stalls()),
+        }
     }
 
     /// Operations that ended.
@@ -218,6 +272,21 @@ pub(crate) mod tests {
              \"backlog\":8,\"established\":1}}}}\n\
              {{\"type\":\"end\",\"sockets\":2}}\n"
         )
+    }
+
+    /// As [`text`], with a kernel socket that has sent this much, and one whose bytes nothing counts.
+    pub(crate) fn text_with_kernel(pid: u32, at_us: u64, sent: u64) -> String {
+        let kernel = format!(
+            "{{\"type\":\"socket\",\"id\":\"0.kernel.77\",\"at_us\":{at_us},\"kind\":\"stream\",\
+             \"state\":\"open\",\"local\":\"192.0.2.1:80\",\"peer\":\"192.0.2.9:5000\",\
+             \"transport\":\"kernel\",\"inode\":77,\"in_flight\":{{\"sends\":3,\"recvs\":1,\
+             \"accepts\":0,\"polls\":2}},\"waits\":[\"peer\"],\"sent_bytes\":{sent},\
+             \"received_bytes\":0}}\n\
+             {{\"type\":\"socket\",\"id\":\"0.kernel.78\",\"at_us\":{at_us},\"kind\":\"datagram\",\
+             \"state\":\"new\",\"transport\":\"kernel\",\"inode\":78,\"in_flight\":{{\"recvs\":1}}}}\n\
+             {{\"type\":\"end\",\"sockets\":4}}\n"
+        );
+        text(pid, at_us, 0, 0).replace("{\"type\":\"end\",\"sockets\":2}\n", &kernel)
     }
 
     #[test]

@@ -71,13 +71,15 @@ fn with_rates(raw: &Map<String, Value>, rates: Option<Rates>) -> Map<String, Val
     let mut object = raw.clone();
     object.remove("type");
     if let Some(r) = rates {
-        let rates = json!({
-            "sent_bytes_per_s": r.sent,
-            "received_bytes_per_s": r.received,
-            "operations_per_s": r.operations,
-            "stalls_per_s": r.stalls,
-        });
-        object.insert("rates".to_owned(), rates);
+        let rates = [
+            ("sent_bytes_per_s", Some(r.sent)),
+            ("received_bytes_per_s", Some(r.received)),
+            ("operations_per_s", r.operations),
+            ("stalls_per_s", r.stalls),
+        ];
+        let known =
+            rates.into_iter().filter_map(|(name, rate)| Some((name.to_owned(), rate?.into())));
+        object.insert("rates".to_owned(), Value::Object(known.collect()));
     }
     object
 }

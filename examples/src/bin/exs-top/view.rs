@@ -100,15 +100,17 @@ fn title(app: &App, theme: Theme) -> Line<'static> {
         Screen::Process(pid) => format!("process {pid}"),
     };
     let all = &app.world.processes;
-    let sum = |of: fn(&Rates) -> f64| all.iter().filter_map(|p| p.rates.as_ref()).map(of).sum();
+    let sum = |of: fn(&Rates) -> Option<f64>| {
+        all.iter().filter_map(|p| p.rates.as_ref()).filter_map(of).sum()
+    };
     let mut spans = vec![
         Span::styled(format!("exs-top {what}"), theme.head()),
         Span::raw(format!(
             "  {} processes  {} sockets  TX {}/s  RX {}/s  {} ops/s",
             all.len(),
             all.iter().map(|p| p.sockets.len()).sum::<usize>(),
-            units::bytes(sum(|r| r.sent)),
-            units::bytes(sum(|r| r.received)),
+            units::bytes(sum(|r| Some(r.sent))),
+            units::bytes(sum(|r| Some(r.received))),
             units::count(sum(|r| r.operations)),
         )),
     ];

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::model::{Counters, Line, Process, Snapshot, Socket};
+use crate::model::{Counters, Line, Process, Snapshot, Socket, TrafficSums};
 use crate::source::{Found, Trouble};
 
 /// What happens in a second.
@@ -12,25 +12,23 @@ pub(crate) struct Rates {
     pub(crate) sent: f64,
     /// Bytes that come.
     pub(crate) received: f64,
-    /// Operations that end.
-    pub(crate) operations: f64,
-    /// Times that something begins to wait.
-    pub(crate) stalls: f64,
+    /// Operations that end; None: they are not counted.
+    pub(crate) operations: Option<f64>,
+    /// Times that something begins to wait; None: they are not counted.
+    pub(crate) stalls: Option<f64>,
 }
 
 impl Rates {
-    /// None: no time has passed, or the counters are those of something else.
-    fn between(old: (u64, &Counters), new: (u64, &Counters)) -> Option<Rates> {
+    /// None: no time has passed, or the sums are those of something else.
+    fn between(old: (u64, TrafficSums), new: (u64, TrafficSums)) -> Option<Rates> {
         let micros = new.0.checked_sub(old.0).filter(|micros| *micros > 0)?;
-        let rate = |of: fn(&Counters) -> u64| {
-            let n = of(new.1).checked_sub(of(old.1))?;
-            Some(n as f64 * 1e6 / micros as f64)
-        };
+        let rate = |old: u64, new: u64| Some(new.checked_sub(old)? as f64 * 1e6 / micros as f64);
+        let (old, new) = (old.1, new.1);
         Some(Rates {
-            sent: rate(Counters::sent)?,
-            received: rate(Counters::received)?,
-            operations: rate(Counters::operations)?,
-            stalls: rate(Counters::stalls)?,
+            sent: rate(old.sent, new.sent)?,
+            received: rate(old.received, new.received)?,
+            operations: old.operations.zip(new.operations).and_then(|(old, new)| rate(old, new)),
+            stalls: old.stalls.zip(new.stalls).and_then(|(old, new)| rate(old, new)),
         })
     }
 }
@@ -98,7 +96,7 @@ impl SeenProcess {
         let Snapshot { process, sockets } = snapshot;
         let rates = old.and_then(|old| {
             let (old, new) = (&old.line.data, &process.data);
-            Rates::between((old.at_us, &old.counters), (new.at_us, &new.counters))
+            Rates::between((old.at_us, old.counters.sums()), (new.at_us, new.counters.sums()))
         });
         let known: HashMap<&str, &Socket> = old
             .into_iter()
@@ -107,14 +105,15 @@ impl SeenProcess {
             .collect();
         let sockets = sockets.into_iter().map(|line| {
             let new = &line.data;
-            let rates = match known.get(new.id.as_str()) {
-                Some(old) => Rates::between((old.at_us, &old.counters), (new.at_us, &new.counters)),
+            let before = match known.get(new.id.as_str()) {
+                Some(old) => old.sums().map(|sums| (old.at_us, sums)),
+                // The kernel has counted since the connection began, which may be long ago.
+                None if new.is_of_kernel() => None,
                 // It is younger than the last snapshot: all that it counted is new.
-                None => old.and_then(|old| {
-                    let none = Counters::default();
-                    Rates::between((old.line.data.at_us, &none), (new.at_us, &new.counters))
-                }),
+                None => old.map(|old| (old.line.data.at_us, Counters::default().sums())),
             };
+            let now = new.sums().map(|sums| (new.at_us, sums));
+            let rates = before.zip(now).and_then(|(before, now)| Rates::between(before, now));
             SeenSocket { line, rates }
         });
         SeenProcess { rates, sockets: sockets.collect(), line: process }
@@ -124,7 +123,7 @@ impl SeenProcess {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::model::tests::text;
+    use crate::model::tests::{text, text_with_kernel};
 
     pub(crate) fn found(texts: &[String]) -> Found {
         let snapshots = texts.iter().map(|text| Snapshot::parse(text).unwrap()).collect();
@@ -138,9 +137,21 @@ pub(crate) mod tests {
             first.processes[0].rates.is_none() && first.processes[0].sockets[0].rates.is_none()
         );
         let second = World::new(found(&[text(7, 1_500_000, 9000, 70)]), &first);
-        let wanted = Rates { sent: 8000.0, received: 0.0, operations: 8.0, stalls: 0.0 };
+        let (operations, stalls) = (Some(8.0), Some(0.0));
+        let wanted = Rates { sent: 8000.0, received: 0.0, operations, stalls };
         assert_eq!(second.processes[0].rates, Some(wanted));
         assert_eq!(second.processes[0].sockets[0].rates, Some(wanted));
+    }
+
+    #[test]
+    fn kernel_sockets_have_rates_where_the_kernel_counts() {
+        let first = World::new(found(&[text(7, 1_000_000, 0, 0)]), &World::default());
+        let second = World::new(found(&[text_with_kernel(7, 2_000_000, 1 << 40)]), &first);
+        let rates = |world: &World, at: usize| world.processes[0].sockets[at].rates;
+        assert_eq!(rates(&second, 2), None, "the kernel may have counted for days");
+        let third = World::new(found(&[text_with_kernel(7, 2_500_000, (1 << 40) + 500)]), &second);
+        let wanted = Rates { sent: 1000.0, ..Rates::default() };
+        assert_eq!((rates(&third, 2), rates(&third, 3)), (Some(wanted), None));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use super::Engine;
 use super::sock::{Sock, State};
 use super::sockets::SockId;
+use crate::plain::KernelFigures;
 use crate::progress::options::Transport;
 use crate::session::{Activity, Counters, Progress};
 use crate::wire::exs::SocketKind;
@@ -109,6 +110,15 @@ impl Engine {
             listener,
             exports: s.exports.count(),
         }
+    }
+
+    /// As `inspect`, for the kernel sockets with operations in flight. It asks the kernel about each.
+    pub(in crate::progress) fn inspect_kernel(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> (Vec<KernelFigures>, Option<usize>) {
+        self.plain.inspect(from, most)
     }
 
     /// The kernel sockets with operations in flight.

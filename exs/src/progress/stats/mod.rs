@@ -3,7 +3,8 @@
 //! A process that *offers* its figures listens on a Unix socket in a directory that readers know
 //! (`place`, `wanted`). A thread of its own serves that socket (`serve`). Each connection to it gets one
 //! *snapshot*: lines of JSON (`text`), of which the first is about the process and each other about
-//! a socket. A reader computes rates from two snapshots.
+//! a socket: those of EXS, and kernel sockets with operations in flight. A reader computes rates from two
+//! snapshots.
 //!
 //! What this part promises:
 //! - Traffic does not wait for readers. A snapshot copies the figures of some sockets at a time, of one

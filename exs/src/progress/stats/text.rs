@@ -7,12 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::json::Object;
 use super::{PIECE, Totals, totals};
+use crate::plain::{KernelFigures, Kind};
 use crate::progress::engine::{ListenerFigures, SocketFigures};
 use crate::progress::shards::{self, Shard};
 use crate::session::{Activity, Counters};
 use crate::sys::{effective_uid, system_calls};
 use crate::wire::exs::SocketKind;
 
+/// The slots of kernel sockets that one look under a shard's lock visits. A visit takes some system calls.
+const KERNEL_PIECE: usize = 16;
 /// The version of the format.
 const FORMAT: u64 = 1;
 
@@ -24,6 +27,8 @@ enum NextLines {
     Process,
     /// The lines about the sockets of a shard, from this slot on.
     Sockets { shard: usize, slot: u32 },
+    /// The lines about the kernel sockets of a shard, from this slot on.
+    KernelSockets { shard: usize, slot: usize },
     /// The last line.
     End,
     /// No line.
@@ -48,6 +53,9 @@ impl Snapshot {
                 self.next = NextLines::Sockets { shard: 0, slot: 0 };
             }
             NextLines::Sockets { shard, slot } => self.next = self.sockets_of(shard, slot, out),
+            NextLines::KernelSockets { shard, slot } => {
+                self.next = self.kernel_sockets_of(shard, slot, out);
+            }
             NextLines::End => {
                 let mut o = Object::new(out);
                 o.text("type", "end");
@@ -76,8 +84,22 @@ impl Snapshot {
         self.sockets += sockets.len() as u64;
         match rest {
             Some(slot) => NextLines::Sockets { shard: found.index(), slot },
-            None => NextLines::Sockets { shard: found.index() + 1, slot: 0 },
+            None => NextLines::KernelSockets { shard: found.index(), slot: 0 },
         }
+    }
+
+    fn kernel_sockets_of(&mut self, shard: usize, slot: usize, out: &mut String) -> NextLines {
+        let next = NextLines::Sockets { shard: shard + 1, slot: 0 };
+        let Some(context) = shards::all().find(|context| context.shard().index() == shard) else {
+            return next;
+        };
+        let (sockets, rest) = context.look(|engine| engine.inspect_kernel(slot, KERNEL_PIECE));
+        let at = micros();
+        for s in &sockets {
+            kernel_socket(out, context.shard(), s, at);
+        }
+        self.sockets += sockets.len() as u64;
+        rest.map_or(next, |slot| NextLines::KernelSockets { shard, slot })
     }
 }
 
@@ -163,6 +185,50 @@ fn socket(out: &mut String, shard: Shard, s: &SocketFigures, at: u64) {
         o.number("sent_bytes", s.counters.sent());
         o.number("received_bytes", s.counters.received());
         counters(&mut o, &s.counters);
+    }
+    drop(o);
+    out.push('\n');
+}
+
+/// A kernel socket. Its bytes are those that the kernel has counted, so there are no counters.
+fn kernel_socket(out: &mut String, shard: Shard, s: &KernelFigures, at: u64) {
+    let mut o = Object::new(out);
+    let shard = shard.index();
+    o.text("type", "socket");
+    match s.number {
+        None => o.shown("id", format_args!("{shard}.kernel.{}", s.inode)),
+        Some(number) => o.shown("id", format_args!("{shard}.kernel.{}.{number}", s.inode)),
+    }
+    o.number("shard", shard as u64);
+    o.number("at_us", at);
+    let kind = match s.kind {
+        Kind::Stream => "stream",
+        Kind::SeqPacket => "seqpacket",
+        Kind::Datagram => "datagram",
+        Kind::Other | Kind::Unseen => "file",
+    };
+    o.text("kind", kind);
+    o.text("state", s.state);
+    for (key, address) in [("local", &s.local), ("peer", &s.peer)] {
+        if let Some(address) = address {
+            o.shown(key, address);
+        }
+    }
+    o.text("transport", "kernel");
+    o.number("inode", s.inode);
+    let mut flight = o.object("in_flight");
+    flight.number("sends", s.sends as u64);
+    flight.number("recvs", s.recvs as u64);
+    flight.number("accepts", s.accepts as u64);
+    flight.number("polls", s.polls as u64);
+    drop(flight);
+    o.texts("waits", s.is_full.then_some("peer"));
+    let known =
+        [("available", s.available), ("sent_bytes", s.sent), ("received_bytes", s.received)];
+    for (key, value) in known {
+        if let Some(value) = value {
+            o.number(key, value);
+        }
     }
     drop(o);
     out.push('\n');
