@@ -1,6 +1,7 @@
 //! The parts outside of ES-API: one-sided operations, and figures.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use exs::{EventQueue, RemoteBuffer, Rights, Token};
@@ -265,6 +266,31 @@ pub unsafe extern "C" fn exs_counters(fd: c_int, place: Out<Counters>, size: usi
         }
         for i in 0..size {
             place.cast::<u8>().write_at(i, bytes.get(i).copied().unwrap_or(0))?;
+        }
+        Ok(0)
+    })
+}
+
+/// `exs_offer_stats`
+///
+/// # Safety
+/// As the header says: room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_offer_stats(place: Out<c_char>, size: usize) -> c_int {
+    border(|| {
+        fork::used();
+        if size > 0 {
+            place.check()?;
+        }
+        let path = exs::stats::offer()?.as_os_str().as_bytes();
+        if size == 0 {
+            return Ok(0);
+        }
+        if path.len() >= size {
+            return Err(Fail::fixed(libc::ERANGE, "the path of the socket needs more room"));
+        }
+        for (i, byte) in path.iter().chain(&[0]).enumerate() {
+            place.cast::<u8>().write_at(i, *byte)?;
         }
         Ok(0)
     })

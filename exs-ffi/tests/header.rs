@@ -193,6 +193,7 @@ fn strict_programs_see_no_extensions() {
         "exs_connect_host",
         "exs_mregister_dmabuf",
         "exs_counters",
+        "exs_offer_stats",
     ] {
         assert!(uses(name)("-DANY") && !uses(name)("-DEXS_STRICT"), "{name}");
         assert!(uses(name)("-DEXS_EXTENSIONS"), "{name}");

@@ -659,6 +659,18 @@ typedef struct exs_counters_s { /* (not exs_counters: in C++ that would be the f
  * those that fit; one with fewer sets the rest to 0. */
 int exs_counters(int fd, exs_counters_t *counters, size_t size);
 
+/* Offers the figures of this process to readers of the same user and of root, such as
+ * exs-top, until the process ends. EXS_STATS=on in the environment does the same when EXS
+ * starts. The library starts if need be, and listens on a Unix socket in the directory that
+ * EXS_STATS names, or in that of the user, such as /run/user/1000/exs. Each connection to
+ * the socket gets one snapshot as lines of JSON. Further calls change nothing.
+ * path: the place for the path of the socket, as text, with room for size bytes. size 0: the
+ * program does not want the path.
+ * Returns 0; or -1: ERANGE (size is too small; the figures are offered all the same), EFAULT
+ * (path is NULL), EACCES, ENOENT, ENOSPC and others of the directory. A later call tries
+ * again. */
+int exs_offer_stats(char *path, size_t size);
+
 /* Registers len bytes of a dma-buf, from offset on: memory of another device, such as a GPU,
  * which RDMA devices reach by its descriptor (ibv_reg_dmabuf_mr). fd is duplicated. addr:
  * the place for the address by which operations name the first byte, with the handle. The

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/un.h>
 
 /* The descriptor may be readable for what the library has to do, which brings no event here. */
 static void until_quiet(exs_qhandle_t q, struct pollfd *now)
@@ -354,4 +355,29 @@ CASE("counters-1", figures_of_a_socket_and_of_the_process, EXS | EXSMSG)
     FAILS(EINVAL, exs_counters(p.a, &c, SIZE_MAX));
     FAILS(EBADF, exs_counters(-2, &c, sizeof c));
     end(p);
+}
+
+CASE("stats-1", figures_are_offered_to_readers, EXS | EXSMSG)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    char again[sizeof at.sun_path], wanted[64], text[64] = "";
+    size_t len = 0;
+    ssize_t n;
+    int fd;
+
+    GIVES(0, exs_offer_stats(NULL, 0));
+    GIVES(0, exs_offer_stats(at.sun_path, sizeof at.sun_path));
+    GIVES(0, exs_offer_stats(again, sizeof again));
+    CHECK(strcmp(at.sun_path, again) == 0 && at.sun_path[0] == '/');
+    GIVES(0, exs_offer_stats(again, strlen(at.sun_path) + 1));
+    FAILS(ERANGE, exs_offer_stats(again, strlen(at.sun_path)));
+    FAILS(EFAULT, exs_offer_stats(NULL, 1));
+    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    GIVES(0, connect(fd, (struct sockaddr *)&at, sizeof at));
+    while (len < sizeof text - 1 && (n = read(fd, text + len, sizeof text - 1 - len)) > 0)
+        len += (size_t)n;
+    close(fd);
+    snprintf(wanted, sizeof wanted, "/%d", (int)getpid());
+    CHECK(strstr(at.sun_path, wanted) != NULL);
+    CHECK(strstr(text, "{\"type\":\"process\",\"format\":1,") == text);
 }
