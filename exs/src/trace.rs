@@ -24,8 +24,8 @@ pub(crate) use silent as info;
 #[cfg(not(feature = "tracing"))]
 pub(crate) use silent as warn;
 
-/// The span of a connection. Without the feature it takes no memory.
-#[derive(Debug)]
+/// The span of a connection. Without the feature it takes no memory. The span ends with its last clone.
+#[derive(Clone, Debug)]
 pub(crate) struct ConnectionSpan {
     #[cfg(feature = "tracing")]
     span: tracing::Span,

@@ -164,12 +164,20 @@ fn a_connection_has_a_span_from_connect_or_accept_to_close() {
         assert_eq!(span.fields["socket"].split('.').count(), 3);
         assert!(span.has("the connection is established"), "{span:?}");
         assert!(span.has("the program closes"), "{span:?}");
+        let usable = span.events.iter().filter(|e| e.contains("the connection can be used"));
+        assert_eq!(usable.count(), 1, "{span:?}");
     }
     assert!(
-        connected.has("connecting to") && connected.has("ended after 4 bytes sent and 0 received")
+        connected.has("READY goes to the peer") && accepted.has("READY has come"),
+        "{connected:?} {accepted:?}"
     );
     assert!(
-        accepted.has("connects by soft") && accepted.has("ended after 0 bytes sent and 4 received")
+        connected.has("connecting to") && connected.has("ended after 4 bytes sent and 0 received"),
+        "{connected:?}"
+    );
+    assert!(
+        accepted.has("connects by soft") && accepted.has("ended after 0 bytes sent and 4 received"),
+        "{accepted:?}"
     );
 }
 

@@ -106,6 +106,7 @@ use std::collections::VecDeque;
 use crate::mem::Atomics;
 use crate::rnic::{Wc, WcStatus};
 use crate::time::Time;
+use crate::trace::ConnectionSpan;
 use crate::wire::exs::{Hello, Refusal as WireRefusal};
 
 use close::Closing;
@@ -152,6 +153,8 @@ pub struct Session {
     /// Operations that have ended, for `poll_done`.
     done: VecDeque<Done>,
     counters: Counters,
+    /// Where READY is logged.
+    span: ConnectionSpan,
 }
 
 impl Session {
@@ -175,8 +178,14 @@ impl Session {
             trash: Vec::new(),
             done: VecDeque::new(),
             counters: Counters::default(),
+            span: ConnectionSpan::NONE,
             cfg,
         }
+    }
+
+    /// The session of the side that accepts logs the arrival of READY inside of this span.
+    pub(crate) fn set_span(&mut self, span: ConnectionSpan) {
+        self.span = span;
     }
 
     /// The side that connects.

@@ -5,6 +5,7 @@ use crate::packet::PacketAdvert;
 use crate::rnic::RnicError;
 use crate::stream::RemoteRing;
 use crate::time::Time;
+use crate::trace::debug;
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
 use super::eager::{After, EagerDelivery};
@@ -158,10 +159,17 @@ impl Session {
             return Err(Violation::Unexpected("READY, or something before it"));
         }
         if first {
-            self.life.on_ready();
-            self.timers.handshake = None;
+            self.ready();
         }
         Ok(())
+    }
+
+    /// READY has come.
+    #[cold]
+    fn ready(&mut self) {
+        self.life.on_ready();
+        self.timers.handshake = None;
+        self.span.log(|| debug!("READY has come: the connection can be used"));
     }
 
     fn handle(&mut self, now: Time, message: Message) -> Result<(), Violation> {

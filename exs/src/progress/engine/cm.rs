@@ -206,7 +206,7 @@ impl Engine {
         let child = self.sockets.open(kind, opts);
         let caps = self.devices[device].rnic.caps();
         let cfg = self.sockets[child.index].session_config(caps);
-        let (session, reply) = match Session::responder(cfg, &r.private_data) {
+        let (mut session, reply) = match Session::responder(cfg, &r.private_data) {
             Ok(both) => both,
             Err(refusal) => {
                 crate::trace::debug!("{} refused: {}", r.peer, refusal.error);
@@ -228,6 +228,7 @@ impl Engine {
                 let facts = ConnectionFacts::of_request(name, (r.local, r.peer), route);
                 facts.log_route(|route| info!("{} connects by {route}", r.peer));
                 let s = &mut self.sockets[child.index];
+                session.set_span(facts.span());
                 (s.state, s.facts) = (State::Accepting { parent }, facts);
                 (s.holder, s.binding) = (Holder::ENGINE, Binding::at(Some(r.local)));
                 (s.session, s.qp, s.place) = (Some(Box::new(session)), Some(qp), place);

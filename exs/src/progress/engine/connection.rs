@@ -51,6 +51,11 @@ impl ConnectionFacts {
         self.route = None;
     }
 
+    /// The span, for the session to log in.
+    pub(super) fn span(&self) -> ConnectionSpan {
+        self.span.clone()
+    }
+
     /// The span ends: nothing more is logged of the connection.
     pub(super) fn end_span(&mut self) {
         self.span = ConnectionSpan::NONE;
@@ -86,5 +91,12 @@ impl ConnectionFacts {
             self.span.note_local(local);
         }
         self.span.log(|| debug!("the connection is established"));
+    }
+
+    /// Logs that the connection is established, on the side that connects. The other side must have
+    /// READY before it uses the connection, and its session logs that.
+    pub(super) fn log_connected(&self) {
+        self.log_established();
+        self.span.log(|| debug!("READY goes to the peer: the connection can be used"));
     }
 }

@@ -416,7 +416,7 @@ impl Engine {
             return self.attempt_won(self.sockets.id(index), now);
         }
         s.state = State::Open;
-        s.facts.log_established();
+        s.facts.log_connected();
         if let Some(dial) = s.dial.take() {
             self.devices.note_answer(s.place.device, dial.addr);
         }

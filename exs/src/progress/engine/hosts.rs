@@ -242,7 +242,7 @@ impl Engine {
         (s.session, s.qp, s.place) = (session, qp, place);
         (s.facts, s.state, s.racing) = (facts, State::Open, Racing::No);
         s.binding.of_connection(bound);
-        s.facts.log_established();
+        s.facts.log_connected();
         let (opts, session) = (&s.opts, s.session.as_mut());
         if let Some(session) = session {
             // The program may have changed them since the attempt began.
