@@ -174,6 +174,9 @@ impl Drop for Companion {
     }
 }
 
+#[cfg(all(test, feature = "tokio"))]
+mod sleeper;
+
 #[cfg(test)]
 mod tests {
     use super::*;
