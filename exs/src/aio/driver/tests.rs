@@ -1,0 +1,85 @@
+use std::os::fd::AsRawFd;
+
+use super::*;
+use crate::api::{
+    Completion, EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport,
+};
+
+/// Two queues in different shards. A process has several for each processor.
+fn queues_of_two_shards() -> [EventQueue; 2] {
+    let first = EventQueue::new(16).unwrap();
+    let mut others = Vec::new();
+    loop {
+        let other = EventQueue::new(16).unwrap();
+        if other.shard() != first.shard() {
+            return [first, other];
+        }
+        // It stays, so that the next one gets another shard.
+        others.push(other);
+        assert!(others.len() < 100, "EXS_SHARDS is 1");
+    }
+}
+
+/// Two connected sockets: the first lives in the shard of the first queue, the other in that of the
+/// other.
+fn connected(queues: &[EventQueue; 2]) -> (Socket, Socket) {
+    let options = || Options::default().with_transport(Transport::Soft);
+    let stream = || Socket::with_options(SocketType::Stream, options()).unwrap();
+    let [queue, other] = queues;
+    let (listener, client) = (stream(), stream());
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(1).unwrap();
+    listener.accept(queue, Token(0)).unwrap();
+    client.connect(other, Token(0), listener.local_addr().unwrap()).unwrap();
+    other.next().unwrap().into_result().unwrap();
+    match queue.next().unwrap().into_completion().unwrap() {
+        Completion::Accept { socket, .. } => (socket, client),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A worker of a runtime may ask the kernel while another one runs the driver. So the driver may
+/// have learnt of a message that its last question to the kernel has not found, and learns of it
+/// once. The sender lives in another shard: only a question to the kernel finds its messages.
+#[test]
+fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
+    let queues = queues_of_two_shards();
+    let (server, client) = connected(&queues);
+    let [queue, sends] = queues;
+
+    let (mut poll, mut told) = (mio::Poll::new().unwrap(), mio::Events::with_capacity(8));
+    let fd = queue.as_fd().as_raw_fd();
+    let source = &mut mio::unix::SourceFd(&fd);
+    poll.registry().register(source, mio::Token(0), mio::Interest::READABLE).unwrap();
+    let mut wait = || {
+        told.clear();
+        while told.is_empty() {
+            poll.poll(&mut told, None).unwrap();
+        }
+    };
+    for n in 1..=2 {
+        server.recv(&queue, Token(n), vec![0; 8], RecvFlags::NONE).unwrap();
+    }
+    let mut events = Vec::new();
+    // The background thread may have led during the set-up, and would find the messages. A dequeue
+    // asks it to leave, and it leaves a shard alone in which a sleep is announced.
+    while !queue.announce_sleep() {
+        queue.drive_into(&mut events, 8, None);
+        assert!(events.is_empty(), "no message has been sent");
+    }
+    let mut found = |is_told: bool| {
+        loop {
+            match queue.drive_into(&mut events, 8, None) {
+                Driven::Found { .. } => return events.pop().map(|e| e.token()),
+                Driven::Asleep if is_told => return None,
+                Driven::Asleep | Driven::Again => {}
+            }
+        }
+    };
+    client.send(&sends, Token(0), *b"one").unwrap();
+    wait();
+    assert_eq!(found(false), Some(Token(1)));
+    client.send(&sends, Token(0), *b"two").unwrap();
+    wait();
+    assert_eq!(found(true), Some(Token(2)), "a sleep was announced, and no word comes again");
+}
