@@ -388,9 +388,14 @@ impl Life {
         self.reason.as_ref()
     }
 
-    /// Why the connection is over, unless the peer ended it in order.
+    /// Why the connection is over, unless one of the sides ended it in order.
     pub(super) fn failure(&self) -> Option<&OpError> {
-        self.reason.as_ref().filter(|r| **r != OpError::PeerClosed)
+        self.reason.as_ref().filter(|reason| match reason {
+            OpError::PeerClosed => false,
+            // The device says no more than that the end was in order.
+            OpError::Reset { cause: DisconnectCause::Orderly } => !self.closed_in_order(),
+            _ => true,
+        })
     }
 
     /// The program has closed.

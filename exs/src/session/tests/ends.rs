@@ -72,3 +72,22 @@ pub(in crate::session) fn ends_that_cross() {
     assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result == Err(OpError::Aborted)));
     assert!(p.session(0).is_finished());
 }
+
+/// A close in order is no failure of the connection, whether one side closes or both do.
+#[test]
+fn closes_in_order() {
+    for both in [false, true] {
+        let mut p = Pair::new(cfg(), true);
+        p.run();
+        p.close(0, 1);
+        if both {
+            p.close(1, 2);
+        }
+        p.run();
+        for side in [0, 1] {
+            assert!(p.session(side).is_over(), "{side}, {both}");
+            assert_eq!(p.session(side).failure(), None, "{side}, {both}");
+        }
+        assert!(p.done(0).is_some_and(|d| d.op == 1 && d.result.is_ok()));
+    }
+}
