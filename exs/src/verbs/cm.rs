@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A connection that the peer ends goes from Rts to Draining, by way of AwaitsAnswers if one-sided WRs
-//! are outstanding.
+//! are outstanding. One that this side ends since the peer went where it may not goes by way of Refusing.
 //!
 //! The device's queue pair exists from Routing, or Accepting, on. It is freed before the last event
 //! is reported. So after a connection's end the device touches none of its memory.
@@ -63,6 +63,10 @@ pub(super) enum CmPhase {
     },
     /// The peer has ended the connection. Its answers to one-sided WRs may still be on their way.
     AwaitsAnswers,
+    /// The device has refused an access of the peer. Its answer may still have to leave.
+    Refusing {
+        cause: DisconnectCause,
+    },
     /// The connection has ended. The device has yet to report that it takes no receive of the SRQ any
     /// more.
     Draining {
@@ -80,7 +84,9 @@ impl CmPhase {
             }
             CmPhase::Accepting { .. } => QpState::Connecting,
             CmPhase::Rts => QpState::Rts,
-            CmPhase::Closing { .. } | CmPhase::AwaitsAnswers => QpState::Closing,
+            CmPhase::Closing { .. } | CmPhase::AwaitsAnswers | CmPhase::Refusing { .. } => {
+                QpState::Closing
+            }
             CmPhase::Draining { .. } | CmPhase::Over => QpState::Error,
         }
     }

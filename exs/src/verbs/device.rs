@@ -61,7 +61,7 @@ impl VerbsRnic {
             // IBV_EVENT_QP_ACCESS_ERR: the peer named memory that it may not access.
             (3, Some(qp), _) => {
                 let code = TermCode { layer: 0, etype: 1, code: 0xff };
-                self.failed.push((qp, DisconnectCause::TerminatedByUs(code)));
+                self.refuse(qp, DisconnectCause::TerminatedByUs(code));
             }
             // IBV_EVENT_COMM_EST.
             (4, Some(qp), _) => self.established_by_message(qp),

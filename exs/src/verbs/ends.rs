@@ -22,6 +22,9 @@ const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after the peer's end of a connection in which answers to one-sided WRs may arrive. They are
 /// in this host already, or do not come.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(50);
+/// Time in which the device's refusal of an access leaves. rxe reports the access before it answers, and
+/// does not answer for a queue pair that has ended.
+const REFUSAL_TIME: Duration = Duration::from_millis(10);
 
 impl VerbsRnic {
     /// Ends the attempt that a phase stands for. The queue pair is over.
@@ -58,9 +61,12 @@ impl VerbsRnic {
                 Ok(())
             }
             // It ends in a moment.
-            (CmPhase::AwaitsAnswers, Disconnect::Orderly) => Ok(()),
+            (CmPhase::AwaitsAnswers | CmPhase::Refusing { .. }, Disconnect::Orderly) => Ok(()),
             (
-                CmPhase::Rts | CmPhase::Closing { .. } | CmPhase::AwaitsAnswers,
+                CmPhase::Rts
+                | CmPhase::Closing { .. }
+                | CmPhase::AwaitsAnswers
+                | CmPhase::Refusing { .. },
                 Disconnect::Abort,
             ) => {
                 self.finish(qp.0, DisconnectCause::Aborted);
@@ -106,6 +112,10 @@ impl VerbsRnic {
                     0 => DisconnectCause::Orderly,
                     n => DisconnectCause::Broken(n.abs()),
                 };
+                let cause = match self.qps.get(qp).map(|q| &q.phase) {
+                    Ok(&CmPhase::Refusing { cause: refusal }) => refusal,
+                    _ => cause,
+                };
                 if cause != DisconnectCause::Orderly || !self.wait_for_answers(qp) {
                     self.finish(qp, cause);
                 }
@@ -115,6 +125,20 @@ impl VerbsRnic {
                 self.connect_failed(qp, RnicError::Os { call: "rdma_connect", errno });
             }
             _ => {}
+        }
+    }
+
+    /// Ends a connection whose peer named memory that it may not access, once the device's answer has
+    /// left: the answer says why.
+    pub(super) fn refuse(&mut self, qp: u32, cause: DisconnectCause) {
+        match self.qps.get_mut(qp) {
+            Ok(q) if matches!(q.phase, CmPhase::Rts) && !self.attr.iwarp => {
+                q.phase = CmPhase::Refusing { cause };
+                let until = self.now + REFUSAL_TIME;
+                self.set_deadline(qp, Some(until));
+            }
+            // An iWARP device has sent its TERMINATE.
+            _ => self.failed.push((qp, cause)),
         }
     }
 
@@ -243,6 +267,7 @@ impl VerbsRnic {
             CmPhase::Rts => self.finish(qp, DisconnectCause::Broken(libc::ECONNRESET)),
             CmPhase::Closing { .. } => self.finish(qp, DisconnectCause::Broken(libc::ETIMEDOUT)),
             CmPhase::AwaitsAnswers => self.finish(qp, DisconnectCause::Orderly),
+            &CmPhase::Refusing { cause } => self.finish(qp, cause),
             CmPhase::Draining { .. } => self.last_wqe_timed_out(qp),
             CmPhase::Idle | CmPhase::Over => {}
         }
