@@ -117,15 +117,17 @@ fn an_idle_connection_takes_less_than_64_kib() {
     let added: u64 = pairs.iter().map(|(a, _)| a.counters().receives_added).sum();
     assert!(added > 0, "no connection was busy");
     println!("{busy} bytes for a busy connection, {added} receives added");
-    let mut ticks = 0;
-    while extra(&pairs) + extra(&first) > 0 {
+    let each_now = || resident().saturating_sub(before) / (2 * PAIRS as u64);
+    let (mut ticks, mut again) = (0, busy);
+    // The memory of the last receives goes back a turn after they were counted.
+    while extra(&pairs) + extra(&first) > 0 || again >= MOST {
         // Nothing is posted, so the queue has no event: this only lets time go by.
         assert!(ledger.poll(Duration::from_millis(50)).is_none());
+        again = each_now();
         ticks += 1;
-        assert!(ticks < 2000, "{} receives are not given back", extra(&pairs));
+        let left = extra(&pairs);
+        assert!(ticks < 2000, "{left} receives are not given back, {again} bytes for a connection");
     }
-    let again = resident().saturating_sub(before) / (2 * PAIRS as u64);
     println!("{again} bytes for a connection that is idle again");
-    assert!(again < MOST, "{again} bytes for a connection that is idle again");
     drop((first, pairs));
 }
