@@ -81,7 +81,7 @@ impl AsyncSocket {
     /// # Cancel safety
     /// If the future is dropped, the operation was done once or not at all, and the program does not
     /// learn which. [`Operation::cancel`] loses nothing: the future then has the old value, or an
-    /// error that [is a cancellation](Error::is_cancelled) and says that the operation was not done.
+    /// error that [is a cancellation](crate::Error::is_cancelled) and says that the operation was not done.
     pub fn fetch_add(&self, remote: &RemoteBuffer, offset: u64, add: u64) -> Operation<OldValue> {
         self.bare(OldValue, |queue, token| {
             self.get_ref().fetch_add(queue, token, remote, offset, add)

@@ -15,7 +15,7 @@ struct NameRoom([u8; SOCKADDR_MAX]);
 /// getsockname(2) and getpeername(2) have one shape.
 type AskName = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
 
-/// The address of this end of a socket, which may have no name ([`KernelAddr::is_named`]). None: `fd` is
+/// The address of this end of a socket, which may have no name (`KernelAddr::is_named`). None: `fd` is
 /// no socket.
 pub fn local_name(fd: BorrowedFd<'_>) -> Option<KernelAddr> {
     name_by(fd, libc::getsockname)
