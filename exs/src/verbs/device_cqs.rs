@@ -1,4 +1,5 @@
-//! The CQs of the device: how many there are, who may fill them, and what the last poll has found.
+//! The CQs of the device: how many there are, how much room is reserved in them, and what the last
+//! poll has found.
 //!
 //! A CQ that overflows breaks its queue pairs. So a queue pair *reserves* the entries that it may
 //! fill, before it can fill them, and a CQ lends no more entries than it has. Another is made when no

@@ -1,4 +1,4 @@
-//! The SRQs of the trait: where their receives are, how many, and who uses them.
+//! The SRQs of the trait: where their receives are, how many, and which queue pairs use them.
 //!
 //! A device that has SRQs holds the receives itself. Elsewhere the driver keeps them in a pool
 //! (`pool`). Either way this table counts the receives that were posted and have not come back: no
