@@ -34,7 +34,12 @@ impl AsyncStream {
     pub async fn connect_with(host: impl ToHost, options: Options) -> Result<AsyncStream, Error> {
         let socket = aio::AsyncSocket::with_options(SocketType::Stream, options)?;
         socket.connect(host).await?;
-        AsyncStream::try_from(socket)
+        Ok(AsyncStream::of_stream_socket(socket))
+    }
+
+    fn of_stream_socket(socket: aio::AsyncSocket) -> AsyncStream {
+        let reactor = socket.reactor().clone();
+        AsyncStream::of(socket.into_inner(), reactor)
     }
 }
 
@@ -44,9 +49,7 @@ impl TryFrom<aio::AsyncSocket> for AsyncStream {
     /// A stream of a connected stream socket, of the same runtime. A seqpacket socket is refused with
     /// [`Error::Invalid`].
     fn try_from(socket: aio::AsyncSocket) -> Result<AsyncStream, Error> {
-        let reactor = socket.reactor().clone();
-        let socket = socket.into_inner();
-        must_be_stream(&socket)?;
-        Ok(AsyncStream::of(socket, reactor))
+        must_be_stream(socket.get_ref())?;
+        Ok(AsyncStream::of_stream_socket(socket))
     }
 }
