@@ -71,7 +71,9 @@ impl Sock {
         let (_, inode, number) = self.name;
         let fd = self.fd.as_fd();
         let (tcp, peer) = (sys::tcp_figures(fd), sys::peer_name(fd));
-        let listens = sys::socket_option(fd, libc::SO_ACCEPTCONN).is_ok_and(|on| on != 0);
+        // TCP has told its state.
+        let listens =
+            tcp.is_none() && sys::socket_option(fd, libc::SO_ACCEPTCONN).is_ok_and(|on| on != 0);
         let kind = match self.kind {
             Kind::Unseen => Kind::of(fd).unwrap_or(Kind::Other),
             known => known,
