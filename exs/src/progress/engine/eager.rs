@@ -128,11 +128,7 @@ impl Engine {
             EagerSend::Declined | EagerSend::NoRoom => return false,
             EagerSend::Sent => {}
             // The thread that calls may sleep next, and rings no doorbell after that.
-            EagerSend::Batched => {
-                if let Some(qp) = s.qp {
-                    d.rnic.flush(qp, call.now());
-                }
-            }
+            EagerSend::Batched => self.ring_now(id.index, true, call),
         }
         call.pass();
         true
@@ -142,19 +138,23 @@ impl Engine {
     /// it to the next leader. With `defers`, the calling thread makes the system call when it has
     /// released the engine, so that it keeps no other thread of the shard waiting meanwhile.
     pub(super) fn ring_for(&mut self, index: u32, len: usize, defers: bool, call: &mut Call<'_>) {
-        let (s, now) = (&mut self.sockets[index], call.now());
-        if !s.burst.grow(len, now) || !call.may_share() {
-            if let Some(qp) = s.qp {
-                let device = s.place.device;
-                let rnic = &mut self.devices[device].rnic;
-                let write = if defers { rnic.defer_flush(qp, now) } else { None };
-                match write {
-                    Some(write) => call.defer(Deferred { device, write }),
-                    None => rnic.flush(qp, now),
-                }
-            }
+        if !self.sockets[index].burst.grow(len, call.now()) || !call.may_share() {
+            self.ring_now(index, defers, call);
         } else {
             self.sockets.ring_later(index);
+        }
+    }
+
+    /// Rings the doorbell of a connection, or leaves the system call to the calling thread (`ring_for`).
+    fn ring_now(&mut self, index: u32, defers: bool, call: &mut Call<'_>) {
+        let (s, now) = (&self.sockets[index], call.now());
+        let Some(qp) = s.qp else { return };
+        let device = s.place.device;
+        let rnic = &mut self.devices[device].rnic;
+        let write = if defers { rnic.defer_flush(qp, now) } else { None };
+        match write {
+            Some(write) => call.defer(Deferred { device, write }),
+            None => rnic.flush(qp, now),
         }
     }
 
