@@ -313,6 +313,7 @@ impl Rnic for Fake {
         self.inner.invalidate_mw(qp, inner)
     }
     fn flush(&mut self, qp: Qp, now: Time) {
+        self.spec.control.rings.fetch_add(1, Ordering::SeqCst);
         self.inner.flush(qp, now);
     }
 

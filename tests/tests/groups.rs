@@ -232,6 +232,25 @@ fn the_group_of_a_listener_stays() {
 }
 
 /// A connect that fails half-way leaves nothing.
+/// READY has no doorbell of its own. The background thread rings it if the program makes no call for a
+/// tick, so a test cannot ask for more than one connect of many.
+#[test]
+fn ready_leaves_with_the_first_send() {
+    let _alone = alone();
+    let (listener, addr) = listener(None);
+    let together = (0..100).any(|_| {
+        let (client, before) = (socket(None), CONTROL.rings());
+        client.blocking().connect(addr).unwrap();
+        let connected = CONTROL.rings();
+        let (server, _) = listener.blocking().accept().unwrap();
+        client.blocking().send_all(b"there").unwrap();
+        let sent = CONTROL.rings();
+        server.blocking().recv_exact(&mut [0; 5]).unwrap();
+        (connected - before, sent - connected) == (0, 1)
+    });
+    assert!(together, "each connect has rung a doorbell for READY alone");
+}
+
 #[test]
 fn a_connect_that_fails_leaves_no_domain() {
     let (_alone, _dog) = (alone(), Watchdog::new("a_connect_that_fails_leaves_no_domain"));

@@ -17,6 +17,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::Error;
+use super::call::Ringing;
 use super::context::Context;
 use super::engine::{Engine, SockId};
 use super::lead::Lead;
@@ -130,7 +131,7 @@ impl Context {
                 None => {}
             }
             if turn && queue.is_empty() {
-                turn = engine.run(now, false);
+                turn = engine.run(now, false, Ringing::AtOnce);
             }
             if !queue.is_empty() {
                 end = Some(Ok(Awaited::There));

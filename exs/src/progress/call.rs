@@ -11,6 +11,9 @@ use crate::time::Time;
 pub(super) enum Ringing {
     /// Each at once: no thread is about to lead that would ring them.
     AtOnce,
+    /// For the turn of a leader: each at once, except those that may wait for the program's next call.
+    /// The leader rings these before it sleeps, and the background thread after a tick.
+    InTurn,
     /// The urgent ones at once. The next leader rings the others first of all.
     Lazy,
     /// As `Lazy`, but the next doorbell is that of a small send in a burst, which may wait even if it
@@ -27,7 +30,9 @@ impl Ringing {
             *self = Ringing::Lazy;
         }
         match (before, bell) {
-            (Ringing::AtOnce, Doorbell::Soon) => Doorbell::Now,
+            (Ringing::AtOnce, Doorbell::Next | Doorbell::Soon) => Doorbell::Now,
+            (Ringing::InTurn, Doorbell::Soon) => Doorbell::Now,
+            (Ringing::Lazy | Ringing::LazyBurst, Doorbell::Next) => Doorbell::Soon,
             (Ringing::LazyBurst, Doorbell::Now) => Doorbell::Soon,
             _ => bell,
         }
@@ -112,7 +117,7 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Doorbell::{Idle, Now, Piggyback, Soon};
+    use Doorbell::{Idle, Next, Now, Piggyback, Soon};
 
     #[test]
     fn doorbells_wait_for_the_next_leader_if_there_is_one() {
@@ -121,16 +126,21 @@ mod tests {
             (after.apply(bell), after)
         };
         for bell in [Idle, Piggyback] {
-            for ringing in [Ringing::AtOnce, Ringing::Lazy, Ringing::LazyBurst] {
+            for ringing in [Ringing::AtOnce, Ringing::InTurn, Ringing::Lazy, Ringing::LazyBurst] {
                 assert_eq!(apply(ringing, bell).0, bell, "the session wants none");
             }
         }
-        assert_eq!(apply(Ringing::AtOnce, Soon).0, Now);
-        assert_eq!(apply(Ringing::AtOnce, Now).0, Now);
+        for bell in [Next, Soon, Now] {
+            assert_eq!(apply(Ringing::AtOnce, bell).0, Now);
+        }
+        for (bell, rings) in [(Next, Next), (Soon, Now), (Now, Now)] {
+            assert_eq!(apply(Ringing::InTurn, bell), (rings, Ringing::InTurn));
+        }
+        assert_eq!(apply(Ringing::Lazy, Next).0, Soon, "the next leader is soon enough");
         assert_eq!(apply(Ringing::Lazy, Soon).0, Soon);
         assert_eq!(apply(Ringing::Lazy, Now).0, Now);
         // Only the next doorbell is that of the send.
-        for bell in [Soon, Now] {
+        for bell in [Next, Soon, Now] {
             assert_eq!(apply(Ringing::LazyBurst, bell), (Soon, Ringing::Lazy));
         }
         assert_eq!(apply(Ringing::LazyBurst, Piggyback), (Piggyback, Ringing::Lazy));

@@ -330,6 +330,8 @@ impl Context {
     ) -> Turn {
         let mut engine = self.lock();
         let now = self.clock.now_locked(None);
+        // A thread that only passes by does not come back before it returns to the program.
+        let ringing = if reactor.is_some() { Ringing::InTurn } else { Ringing::AtOnce };
         if let Some(r) = reactor {
             let finds = self.attention.take_finds();
             r.unseen = r.unseen.saturating_add(finds).saturating_add(1);
@@ -337,7 +339,7 @@ impl Context {
                 engine.handle_ready(token, ready);
             }
         }
-        let more = engine.run(now, spin);
+        let more = engine.run(now, spin, ringing);
         let served_others = self.finish(engine, me);
         Turn { more, served_others }
     }

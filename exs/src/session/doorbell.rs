@@ -9,7 +9,10 @@ pub enum Doorbell {
     Idle,
     /// Ring with whatever leaves next: the peer does not wait for what was posted.
     Piggyback,
-    /// Ring before the thread sleeps.
+    /// Ring with the program's next call, or before the thread sleeps: the program most likely sends
+    /// something next.
+    Next,
+    /// Ring before the thread returns to the program, or sleeps.
     Soon,
     /// Ring now: what was posted is data, or the peer waits for it.
     Now,
@@ -50,7 +53,7 @@ impl Unrung {
 
     /// `drive` ends. Any other message that leaves takes the deferred one along.
     pub(super) fn end(&mut self) -> Doorbell {
-        self.deferred &= self.due < Doorbell::Soon;
+        self.deferred &= self.due < Doorbell::Next;
         self.due
     }
 }

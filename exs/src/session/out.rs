@@ -307,6 +307,7 @@ impl Session {
         let wr = Wr { op, head: &head[..len], sges: &[], file: None, inline: false, signalled };
         let bell = match (relaxed, idle) {
             (false, _) => Doorbell::Now,
+            (true, false) if message == Message::Ready => Doorbell::Next,
             (true, false) => Doorbell::Soon,
             (true, true) => Doorbell::Piggyback,
         };

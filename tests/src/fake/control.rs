@@ -41,6 +41,8 @@ pub struct Control {
     pub(super) loses_receives: AtomicBool,
     /// The most receive queues. 0: there is no limit.
     pub(super) most_srqs: AtomicUsize,
+    /// How often a doorbell was rung.
+    pub(super) rings: AtomicUsize,
 }
 
 /// What there is on a device.
@@ -80,6 +82,11 @@ impl Control {
     pub fn tried(&self, ip: IpAddr) -> Vec<Duration> {
         let tried = self.tried.lock().unwrap();
         tried.iter().filter(|(a, _)| a.ip() == ip).map(|(_, time)| *time).collect()
+    }
+
+    /// How often a doorbell of the device was rung.
+    pub fn rings(&self) -> usize {
+        self.rings.load(Ordering::SeqCst)
     }
 
     /// What there is on the device.

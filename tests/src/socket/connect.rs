@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use exs::{Error, Event, EventKind, Interest, RecvFlags, Socket, SocketType, ToHost};
 
-use crate::harness::{Env, Ledger, accepted, many_files};
+use crate::harness::{Env, LIMIT, Ledger, accepted, many_files};
 use crate::skip::skip;
 
 const BOTH: [SocketType; 2] = [SocketType::Stream, SocketType::SeqPacket];
@@ -52,6 +52,32 @@ pub fn addresses_are_those_of_the_connection(env: &Env) {
         assert_eq!(client.peer_addr().unwrap(), addr);
         echo(&client, &server);
         ledger.finish();
+    }
+}
+
+/// The client makes no call after its connect, so READY must leave without one.
+pub fn the_server_may_speak_first(env: &Env) {
+    for ty in BOTH {
+        let (listener, addr) = env.listener(ty);
+        let (spoken, heard) = std::sync::mpsc::channel();
+        std::thread::scope(|threads| {
+            let client = threads.spawn(move || {
+                let client = env.socket(ty);
+                client.blocking().connect(addr).unwrap();
+                let spoke = heard.recv_timeout(LIMIT);
+                let mut got = [0; 5];
+                client.blocking().recv(&mut got).unwrap();
+                (spoke, got)
+            });
+            let (server, _) = listener.blocking().accept().unwrap();
+            server.blocking().send_all(b"first").unwrap();
+            spoken.send(()).unwrap();
+            assert_eq!(
+                client.join().unwrap(),
+                (Ok(()), *b"first"),
+                "the send has waited for a call"
+            );
+        });
     }
 }
 
@@ -244,7 +270,7 @@ pub fn strangers_do_not_disturb(env: &Env) {
         // We may be hung up on at the first bytes.
         let _ = stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
         drop(TcpStream::connect(addr).unwrap());
-        stranger.set_read_timeout(Some(crate::harness::LIMIT)).unwrap();
+        stranger.set_read_timeout(Some(LIMIT)).unwrap();
         let end = stranger.read_to_end(&mut Vec::new());
         assert!(
             end.is_ok() || end.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),

@@ -58,7 +58,7 @@ macro_rules! socket_contract {
                 the_backlog_is_reset_with_its_listener, connections_without_an_event_are_reset,
                 abort_in_mid_transfer,
                 sending_to_a_closed_peer_fails, close_wakes_a_blocked_receive;
-            connect: addresses_are_those_of_the_connection, a_client_may_be_bound,
+            connect: addresses_are_those_of_the_connection, the_server_may_speak_first, a_client_may_be_bound,
                 where_nothing_listens_is_refused, the_first_address_that_answers,
                 a_host_is_text_or_addresses, the_error_of_a_host_names_each_address,
                 a_closed_listener_refuses,

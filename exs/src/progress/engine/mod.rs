@@ -188,7 +188,7 @@ impl Engine {
 
     /// Moves all work that can be moved. `spin`: also looks where the reactor has reported nothing.
     /// True if there is more to do at once.
-    pub(super) fn run(&mut self, now: Time, spin: bool) -> bool {
+    pub(super) fn run(&mut self, now: Time, spin: bool, ringing: Ringing) -> bool {
         self.runs += 1;
         let overdue = self.collect_released(now);
         self.skim(now);
@@ -202,10 +202,10 @@ impl Engine {
         more |= self.plain.progress(now);
         self.fire_timers(now);
         self.attendances().sweep(now);
-        self.settle(now, Ringing::AtOnce);
+        self.settle(now, ringing);
         self.give_up_overdue(&overdue, now);
         self.ring_doorbells(now);
-        std::mem::take(&mut self.more) || more
+        std::mem::take(&mut self.more) || more || self.sockets.has_lazy()
     }
 
     /// Looks after marked sockets until none is left.
@@ -337,6 +337,7 @@ impl Engine {
             match ringing.apply(bell) {
                 Doorbell::Now => d.rnic.flush(qp, now),
                 Doorbell::Soon => self.sockets.ring_later(index),
+                Doorbell::Next => self.sockets.ring_next(index),
                 Doorbell::Idle | Doorbell::Piggyback => {}
             }
             while let Some(done) = self.sockets[index].session.as_mut().and_then(|s| s.poll_done())

@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use super::attend::SWEEP;
 use super::sock::State;
 use super::{Engine, SockId};
+use crate::progress::call::Ringing;
 use crate::rnic::{Attended, AttendedEnd, PolledSleep, Qp, Ready};
 use crate::time::Time;
 
@@ -29,7 +30,7 @@ impl Engine {
             self.run_attended(id, AttendedEnd::Ready(Ready::default()), now);
             if self.attendances().peek(id) == Some(Attended::Ready) {
                 // There is more than messages.
-                self.more |= self.run(now, false);
+                self.more |= self.run(now, false, Ringing::AtOnce);
             }
         }
     }

@@ -59,6 +59,8 @@ pub(crate) struct SocketTable {
     marked: Vec<u32>,
     /// The sockets with a lazy doorbell, each once.
     lazy: Vec<u32>,
+    /// Those whose doorbell is lazy after this run of the engine.
+    lazy_next: Vec<u32>,
     by_qp: HashMap<(usize, Qp), u32, BuildHasherDefault<KeyHasher>>,
     by_listener: HashMap<(usize, Listener), u32>,
     /// The number of the last export.
@@ -223,6 +225,13 @@ impl SocketTable {
         }
     }
 
+    /// Leaves the doorbell of a socket to the run after this one.
+    pub(super) fn ring_next(&mut self, index: u32) {
+        if !std::mem::replace(&mut self.slab[index as usize].lazy, true) {
+            self.lazy_next.push(index);
+        }
+    }
+
     /// True if the doorbell of a socket waits for the next leader.
     pub(super) fn is_lazy(&self, index: u32) -> bool {
         self.slab.get(index as usize).is_some_and(|entry| entry.lazy)
@@ -231,10 +240,11 @@ impl SocketTable {
     /// True if a doorbell waits for the next leader.
     #[inline]
     pub(super) fn has_lazy(&self) -> bool {
-        !self.lazy.is_empty()
+        !self.lazy.is_empty() || !self.lazy_next.is_empty()
     }
 
-    /// Rings the doorbells that wait, each by a call of `flush` with its device and queue pair.
+    /// Rings the doorbells that wait, each by a call of `flush` with its device and queue pair. Those
+    /// that this run has left to the next one stay.
     pub(super) fn ring_lazy(&mut self, mut flush: impl FnMut(usize, Qp)) {
         let mut lazy = std::mem::take(&mut self.lazy);
         for index in lazy.drain(..) {
@@ -245,7 +255,7 @@ impl SocketTable {
                 flush(s.place.device, qp);
             }
         }
-        self.lazy = lazy;
+        self.lazy = std::mem::replace(&mut self.lazy_next, lazy);
     }
 
     // ---- queue pairs and listeners -----------------------------------------------
@@ -391,6 +401,13 @@ mod tests {
         for index in [1, 0, 1] {
             table.ring_later(index);
         }
+        assert!(table.has_lazy());
+        assert_eq!(rung(&mut table), [(3, Qp(9))]);
+        // One that a run leaves to the next waits until then.
+        for index in [1, 1] {
+            table.ring_next(index);
+        }
+        assert!(table.has_lazy() && rung(&mut table).is_empty());
         assert!(table.has_lazy());
         assert_eq!(rung(&mut table), [(3, Qp(9))]);
         assert!(!table.has_lazy() && rung(&mut table).is_empty());

@@ -253,7 +253,7 @@ impl Pair {
     pub(in crate::session) fn settle(&mut self, side: usize) {
         let now = self.net.now;
         // A message that may piggyback can wait for ever.
-        if self.with(side, |s, end| s.drive(now, end)) >= Doorbell::Soon {
+        if self.with(side, |s, end| s.drive(now, end)) >= Doorbell::Next {
             self.net.flush(side, true);
         }
         while let Some(done) = self.sessions[side].poll_done() {

@@ -99,7 +99,7 @@ impl World {
             && quiet(session.next_timeout()) == timer;
         assert!(!settled || idle, "side {side} had something to do: {:?}", self.plan);
         // A message that may piggyback can wait for ever, if nothing else leaves.
-        if bell >= Doorbell::Soon {
+        if bell >= Doorbell::Next {
             self.net.flush(side, bell == Doorbell::Now);
         }
         let stream = self.stream();
