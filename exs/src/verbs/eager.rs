@@ -8,8 +8,7 @@
 use super::VerbsRnic;
 use super::cm::CmPhase;
 use super::device_cqs::Role;
-use super::qp::PostedSend;
-use super::raw::{HwOp, HwSge, Staged};
+use super::raw::HwSge;
 use super::send_budget::Work;
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp};
 use crate::sys::IoVec;
@@ -76,13 +75,13 @@ impl VerbsRnic {
         if most > MAX_EAGER_LEN {
             return EagerSend::Declined;
         }
-        if self.qps.get(id.0).is_ok_and(|qp| !qp.budget.has(Work::Eager)) {
+        if self.qps.get(id.0).is_ok_and(|qp| !qp.sends.has(Work::Eager)) {
             // Completed sends make room.
             self.poll_hw();
         }
         let Ok(qp) = self.qps.get_mut(id.0) else { return EagerSend::Declined };
         let (CmPhase::Rts, Some(hw)) = (&qp.phase, &qp.hw) else { return EagerSend::Declined };
-        if !qp.staged.is_empty() || !qp.budget.has(Work::Eager) {
+        if qp.sends.has_staged() || !qp.sends.has(Work::Eager) {
             return EagerSend::Declined;
         }
         let Ok(slots) = self.memory.slots(qp.attr.pd.0) else { return EagerSend::Declined };
@@ -115,11 +114,7 @@ impl VerbsRnic {
                 HwSge { addr, len: u32::try_from(end).unwrap_or(0), lkey: 0 }
             }
         };
-        qp.seq += 1;
-        let (seq, op, inline) = (qp.seq, HwOp::Send { solicited: false }, end <= device_inline);
-        qp.posted.push_back(PostedSend { slot, ..PostedSend::quiet(seq, Work::Eager) });
-        qp.budget.take(Work::Eager);
-        let send = Staged { wr_id: seq, op, sges: 1, signaled: true, inline };
+        let send = qp.sends.eager(slot, end <= device_inline);
         if let Err(e) = hw.id.post_one(&send, &sge) {
             self.doorbell_refused(id.0, 0, &e);
         }

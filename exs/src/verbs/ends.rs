@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::VerbsRnic;
 use super::cm::CmPhase;
 use super::device::Due;
-use super::qp::{PostedSend, VerbsQp};
+use super::qp::VerbsQp;
 use super::raw::RawWc;
 use crate::rnic::{
-    CmEvent, Disconnect, DisconnectCause, Qp, QpState, RnicError, RnicEvent, TermCode, WcOp,
+    CmEvent, Disconnect, DisconnectCause, Qp, QpState, RnicError, RnicEvent, TermCode,
 };
 use crate::time::Time;
 
@@ -152,7 +152,7 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(qp) else { return false };
         // An iWARP queue pair is over when the CM reports the end.
         let open = matches!(q.phase, CmPhase::Rts) && !self.attr.iwarp && !self.presence.is_lost();
-        if !open || !q.posted.iter().any(awaits_answer) {
+        if !open || !q.sends.awaits_answers() {
             return false;
         }
         q.phase = CmPhase::AwaitsAnswers;
@@ -165,7 +165,7 @@ impl VerbsRnic {
     pub(super) fn end_if_answered(&mut self, qp: u32) {
         if let Ok(q) = self.qps.get(qp)
             && matches!(q.phase, CmPhase::AwaitsAnswers)
-            && !q.posted.iter().any(awaits_answer)
+            && !q.sends.awaits_answers()
         {
             self.failed.push((qp, DisconnectCause::Orderly));
         }
@@ -271,33 +271,5 @@ impl VerbsRnic {
             CmPhase::Draining { .. } => self.last_wqe_timed_out(qp),
             CmPhase::Idle | CmPhase::Over => {}
         }
-    }
-}
-
-/// True if the user waits for a one-sided WR, which the peer may refuse.
-fn awaits_answer(p: &PostedSend) -> bool {
-    let one_sided = matches!(p.op, Some(WcOp::Read | WcOp::Write | WcOp::Atomic));
-    one_sided && p.signaled && p.done.is_none()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rnic::WcStatus;
-    use crate::verbs::send_budget::Work;
-
-    #[test]
-    fn an_end_waits_for_one_sided_operations_of_the_user_only() {
-        let posted = |op, signaled, done| {
-            let quiet = PostedSend::quiet(1, Work::Caller);
-            awaits_answer(&PostedSend { op, signaled, done, ..quiet })
-        };
-        for op in [WcOp::Read, WcOp::Write, WcOp::Atomic] {
-            assert!(posted(Some(op), true, None), "{op:?}");
-            assert!(!posted(Some(op), true, Some(WcStatus::Success)), "{op:?} is answered");
-            assert!(!posted(Some(op), false, None), "{op:?}: no caller waits");
-        }
-        assert!(!posted(Some(WcOp::Send), true, None));
-        assert!(!posted(None, true, None), "a bind");
     }
 }

@@ -12,6 +12,8 @@
 //!   listeners; `startups`: what is needed up to an established connection;
 //! - `watches`: the descriptors in the reactor; `removal`: whether the device is there; deadlines.
 //!
+//! A queue pair has parts of its own: what it has sent (`send_queue`, `send_budget`), and its windows.
+//!
 //! The methods of [`VerbsRnic`] lead through the parts: what a post does (`send`, `eager`, `recv`,
 //! `windows`, `pool`), what a completion does (`queues`), how connections begin and end (`cm`,
 //! `dialing`, `ends`, `last_wqe`), events of a device as a whole (`device`, `events`). `raw` is the
@@ -64,6 +66,7 @@ mod removal;
 mod route;
 mod send;
 mod send_budget;
+mod send_queue;
 mod slots;
 mod srqs;
 mod startups;

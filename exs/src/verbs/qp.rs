@@ -8,9 +8,8 @@ use super::cm::CmPhase;
 use super::device_cqs::Role;
 use super::pool::{PooledQueue, max_receives};
 use super::queues::blank;
-use super::raw::{CmId, HwSge, QpShape, Staged};
-use super::send_budget::{SendBudget, Work};
-use super::slots::CopySlot;
+use super::raw::{CmId, HwSge, QpShape};
+use super::send_queue::QpSendQueue;
 use super::srqs::Store;
 use super::windows::QpWindows;
 use crate::mem::Key;
@@ -18,36 +17,6 @@ use crate::rnic::{Qp, QpAttr, QpState, RnicError, STRICT_CREDITS, WcOp, WcStatus
 
 /// Bytes to ask for inline, in this order: a device that takes fewer refuses more.
 const INLINE: [u32; 6] = [256, 192, 128, 80, 64, 0];
-
-/// A send WR that the device has, or gets with the next doorbell.
-pub(super) struct PostedSend {
-    pub(super) seq: u64,
-    pub(super) wr_id: u64,
-    /// None: the driver's own WR (a bind), or one without a completion for the user.
-    pub(super) op: Option<WcOp>,
-    pub(super) len: u64,
-    pub(super) signaled: bool,
-    pub(super) slot: Option<CopySlot>,
-    pub(super) work: Work,
-    /// Its result, while earlier WRs have none.
-    pub(super) done: Option<WcStatus>,
-}
-
-impl PostedSend {
-    /// A WR without a completion for the user.
-    pub(super) fn quiet(seq: u64, work: Work) -> PostedSend {
-        PostedSend {
-            seq,
-            wr_id: 0,
-            op: None,
-            len: 0,
-            signaled: false,
-            slot: None,
-            work,
-            done: None,
-        }
-    }
-}
 
 /// The device's side of a queue pair.
 pub(super) struct DeviceQp {
@@ -80,14 +49,7 @@ pub(super) struct VerbsQp {
     /// Receives posted before the device's queue pair was made: (id, MRs and segments).
     pub(super) early_recvs: VecDeque<(u64, Vec<(Key, HwSge)>)>,
     pub(super) windows: QpWindows,
-    pub(super) posted: VecDeque<PostedSend>,
-    pub(super) seq: u64,
-    /// The budget of `posted`.
-    pub(super) budget: SendBudget,
-    /// WRs of `posted` that are signalled for the user.
-    pub(super) awaited: usize,
-    pub(super) staged: Vec<Staged>,
-    pub(super) sges: Vec<HwSge>,
+    pub(super) sends: QpSendQueue,
     pub(super) recvs: VecDeque<u64>,
     /// Receives from pools.
     pub(super) pooled: PooledQueue,
@@ -124,12 +86,7 @@ impl VerbsRnic {
             last_wqe_reached: false,
             early_recvs: VecDeque::new(),
             windows: QpWindows::default(),
-            posted: VecDeque::new(),
-            seq: 0,
-            budget: SendBudget::new(attr.max_send_wr, self.shares),
-            awaited: 0,
-            staged: Vec::new(),
-            sges: Vec::new(),
+            sends: QpSendQueue::new(attr.max_send_wr, self.shares),
             recvs: VecDeque::new(),
             pooled: PooledQueue::default(),
         })?;
@@ -192,7 +149,7 @@ impl VerbsRnic {
         id: &mut CmId,
     ) -> Result<(u32, u32, Reserved), RnicError> {
         let q = self.qps.get(qp)?;
-        let (attr, sends) = (q.attr, q.budget.depth());
+        let (attr, sends) = (q.attr, q.sends.depth());
         let pd = Arc::clone(self.memory.domain(attr.pd.0)?);
         let (srq, role, recvs) = match attr.srq {
             Some(srq) => {
@@ -293,23 +250,18 @@ impl VerbsRnic {
         self.drop_phase(qp);
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let windows = q.windows.clear();
-        q.staged.clear();
-        q.sges.clear();
-        let posted = std::mem::take(&mut q.posted);
-        self.awaited.over(std::mem::take(&mut q.awaited));
+        let (posted, signaled) = q.sends.clear();
         let recvs = std::mem::take(&mut q.recvs);
         let early_recvs = std::mem::take(&mut q.early_recvs);
         let attr = q.attr;
-        q.budget.clear();
+        self.awaited.over(signaled);
         self.memory.drop_windows(windows);
         for p in posted {
-            if let Some(slot) = p.slot {
+            if let Some(slot) = p.slot() {
                 self.memory.give_slot(attr.pd.0, slot);
             }
-            if let Some(op) = p.op
-                && tell
-            {
-                self.push_wc(attr.send_cq, blank(Qp(qp), p.wr_id, op, WcStatus::Flushed));
+            if tell && let Some(wc) = p.completion(Qp(qp), WcStatus::Flushed) {
+                self.push_wc(attr.send_cq, wc);
             }
         }
         for wr_id in recvs.into_iter().chain(early_recvs.into_iter().map(|e| e.0)) {

@@ -1,22 +1,19 @@
-//! The send queue: posting, the doorbell, completions.
+//! Sends: posting, the doorbell, completions.
 //!
-//! A post stages a WR. The doorbell hands it to the device, with all WRs staged before it. The last
-//! WR of each chain is signalled, whatever the user asked for. So every WR is known to have
-//! completed soon after it has, and its share of the budget and its slot are free again. The user
-//! gets completions only of the WRs that it has asked for.
+//! A post checks a WR, finds its memory, copies what must be copied, and stages it. The doorbell hands
+//! it to the device, with all WRs staged before it. What is outstanding and how it completes is the
+//! business of `send_queue`.
 
 use super::VerbsRnic;
 use super::cm::CmPhase;
-use super::qp::{PostedSend, VerbsQp, status};
-use super::queues::blank;
-use super::raw::{HwOp, HwSge, RawWc, Staged};
+use super::qp::{VerbsQp, status};
+use super::raw::{HwOp, HwSge, RawWc};
 use super::send_budget::Work;
+use super::send_queue::CallerSend;
 use super::slots::{CopySlot, SLOT_LEN};
 use crate::mem::{Access, MAX_SGE};
 use crate::rnic::siw_quirk::cut_at_page;
-use crate::rnic::{
-    DisconnectCause, Qp, RnicError, SendOp, SendWr, Wc, WcOp, WcStatus, check_atomic,
-};
+use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, WcOp, WcStatus, check_atomic};
 
 impl VerbsRnic {
     fn check_send(&self, qp: &VerbsQp, wr: &SendWr<'_>) -> Result<(Access, u64), RnicError> {
@@ -54,7 +51,7 @@ impl VerbsRnic {
         }
         let by_value = wr.head.len() as u64 + if self.copies(wr) { payload } else { 0 };
         limit("inline data", by_value, self.caps.max_inline as u64)?;
-        if !qp.budget.has(Work::Caller) {
+        if !qp.sends.has(Work::Caller) {
             return Err(RnicError::QueueFull { what: "send queue", depth: qp.attr.max_send_wr });
         }
         Ok((need, total))
@@ -81,15 +78,13 @@ impl VerbsRnic {
             let limit = self.caps.max_msg;
             return Err(RnicError::Limit { what: "bytes of a work request", asked: total, limit });
         }
-        let mut slot = None;
-        let mut first = None;
+        let mut copied = None;
         let copies = self.copies(wr);
         let by_value = wr.head.len()
             + if copies { usize::try_from(total).unwrap_or(0) - wr.head.len() } else { 0 };
         if by_value > 0 {
-            let s = self.fill_slot(pd, wr)?;
-            first = Some(self.memory.slots(pd)?.sge(s, by_value));
-            slot = Some(s);
+            let slot = self.fill_slot(pd, wr)?;
+            copied = Some((slot, self.memory.slots(pd)?.sge(slot, by_value)));
             if copies {
                 count = 0;
             }
@@ -100,28 +95,27 @@ impl VerbsRnic {
             count = 1;
         }
         let sends = !matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        if self.attr.iwarp && first.is_none() && count == 1 && sends {
+        if self.attr.iwarp && copied.is_none() && count == 1 && sends {
             count += split_for_siw(&mut pieces);
         }
         let inline = total > 0 && total <= device_inline && count == 0;
-        let qp = self.qps.get_mut(id.0)?;
-        let sges = count + usize::from(first.is_some());
-        qp.sges.extend(first);
-        qp.sges.extend_from_slice(&pieces[..count]);
         let (op, wc) = to_hw_op(wr.op);
-        qp.seq += 1;
-        let seq = qp.seq;
-        // On siw a READ reports its own end (see `sent`). And siw sends what is not signalled
+        // On siw a READ reports its own end (`QpSendQueue::completed`). And siw sends what is not signalled
         // without a copy: TCP may read it again after the completion of a later request, when the
         // user may already change the memory.
-        let signal = wr.signaled || self.attr.iwarp && !inline && (total > 0 || wc == WcOp::Read);
-        qp.staged.push(Staged { wr_id: seq, op, sges, signaled: signal, inline });
-        let (wr_id, op, len, signaled) = (wr.wr_id, Some(wc), total, wr.signaled);
-        let quiet = PostedSend::quiet(seq, Work::Caller);
-        qp.posted.push_back(PostedSend { wr_id, op, len, signaled, slot, ..quiet });
-        qp.budget.take(Work::Caller);
-        if signaled {
-            qp.awaited += 1;
+        let reported = wr.signaled || self.attr.iwarp && !inline && (total > 0 || wc == WcOp::Read);
+        self.qps.get_mut(id.0)?.sends.stage(CallerSend {
+            wr_id: wr.wr_id,
+            op,
+            wc,
+            len: total,
+            signaled: wr.signaled,
+            reported,
+            inline,
+            copied,
+            pieces: &pieces[..count],
+        });
+        if wr.signaled {
             self.awaited.posted();
         }
         Ok(())
@@ -159,18 +153,20 @@ impl VerbsRnic {
     /// Reserves the budget of a bind. There may be none left if a peer holds up earlier WRs. Then a
     /// `strict` window waits for a moment, and is refused. A lent one must do without (false).
     pub(super) fn reserve_bind(&mut self, qp: u32, strict: bool) -> Result<bool, RnicError> {
-        if self.qps.get(qp)?.budget.has(Work::Bind) {
+        if self.qps.get(qp)?.sends.has(Work::Bind) {
             return Ok(true);
         }
         // A staged WR would keep its share of the budget for ever.
         self.ring_doorbell(qp);
         self.poll_hw();
-        let q = self.qps.get(qp)?;
-        let oldest = q.posted.iter().find(|p| p.work == Work::Bind).map(|p| p.seq);
-        if let Some(bind) = oldest.filter(|_| strict && !q.budget.has(Work::Bind)) {
+        let sends = &self.qps.get(qp)?.sends;
+        if strict
+            && !sends.has(Work::Bind)
+            && let Some(bind) = sends.oldest_bind()
+        {
             self.bind_completes(qp, bind, 1000);
         }
-        let has = self.qps.get(qp)?.budget.has(Work::Bind);
+        let has = self.qps.get(qp)?.sends.has(Work::Bind);
         if strict && !has {
             let depth = self.shares.binds;
             return Err(RnicError::QueueFull { what: "room for windows in the send queue", depth });
@@ -180,25 +176,15 @@ impl VerbsRnic {
 
     /// Stages a bind, whose budget is reserved. Returns its number.
     pub(super) fn stage_bind(&mut self, qp: u32, op: HwOp) -> Result<u64, RnicError> {
-        let q = self.qps.get_mut(qp)?;
-        q.seq += 1;
-        let seq = q.seq;
-        q.staged.push(Staged { wr_id: seq, op, sges: 0, signaled: false, inline: false });
-        q.posted.push_back(PostedSend::quiet(seq, Work::Bind));
-        q.budget.take(Work::Bind);
-        Ok(seq)
+        Ok(self.qps.get_mut(qp)?.sends.stage_bind(op))
     }
 
     /// Hands all staged WRs to the device.
     pub(super) fn ring_doorbell(&mut self, id: u32) {
-        let Ok(qp) = self.qps.get_mut(id) else { return };
-        let Some(last) = qp.staged.last_mut() else { return };
-        last.signaled = true;
-        let Some(hw) = &qp.hw else { return };
-        let rung = hw.id.post_send(&qp.staged, &qp.sges, &mut self.scratch);
-        qp.staged.clear();
-        qp.sges.clear();
-        if let Err((posted, e)) = rung {
+        let Ok(VerbsQp { hw: Some(hw), sends, .. }) = self.qps.get_mut(id) else { return };
+        let scratch = &mut self.scratch;
+        let rung = sends.ring(|staged, sges| hw.id.post_send(staged, sges, scratch));
+        if let Some(Err((posted, e))) = rung {
             self.doorbell_refused(id, posted, &e);
         }
     }
@@ -227,9 +213,8 @@ impl VerbsRnic {
     /// Polls up to `tries` times for the completion of a posted bind. True if it was executed, or never
     /// will be.
     pub(super) fn bind_completes(&mut self, qp: u32, seq: u64, tries: u32) -> bool {
-        let pending = |r: &VerbsRnic| {
-            r.qps.get(qp).is_ok_and(|q| q.hw.is_some() && q.posted.iter().any(|p| p.seq == seq))
-        };
+        let pending =
+            |r: &VerbsRnic| r.qps.get(qp).is_ok_and(|q| q.hw.is_some() && q.sends.holds(seq));
         if !pending(self) {
             return true;
         }
@@ -248,35 +233,19 @@ impl VerbsRnic {
     pub(super) fn sent(&mut self, id: u32, raw: &RawWc) {
         let Ok(qp) = self.qps.get_mut(id) else { return };
         let (cq, pd) = (qp.attr.send_cq, qp.attr.pd.0);
-        // Earlier WRs have been executed, or this one would not have completed. But siw lets WRs behind
-        // a READ complete before the READ. So each READ waits for its own completion, and the WRs behind
-        // it wait for the READ.
-        let reads_stay = self.attr.iwarp;
         let status = final_status(raw.status, qp.hw.is_none());
-        for p in qp.posted.iter_mut().take_while(|p| p.seq <= raw.wr_id) {
-            if p.seq == raw.wr_id {
-                p.done = Some(status);
-            } else if p.op != Some(WcOp::Read) || !reads_stay {
-                p.done.get_or_insert(WcStatus::Success);
-            }
-        }
+        qp.sends.completed(raw.wr_id, status, self.attr.iwarp);
         while let Ok(qp) = self.qps.get_mut(id)
-            && let Some(status) = qp.posted.front().and_then(|p| p.done)
-            && let Some(p) = qp.posted.pop_front()
+            && let Some((p, status)) = qp.sends.take_done()
         {
-            qp.budget.give(p.work);
-            if p.signaled {
-                qp.awaited -= 1;
+            if p.is_signaled() {
                 self.awaited.over(1);
             }
-            if let Some(slot) = p.slot {
+            if let Some(slot) = p.slot() {
                 self.memory.give_slot(pd, slot);
             }
-            let Some(op) = p.op else { continue };
-            if p.signaled || status != WcStatus::Success {
-                let ok = status == WcStatus::Success;
-                let byte_len = if ok { p.len } else { 0 };
-                self.push_wc(cq, Wc { byte_len, ..blank(Qp(id), p.wr_id, op, status) });
+            if let Some(wc) = p.completion(Qp(id), status) {
+                self.push_wc(cq, wc);
             }
         }
         if raw.status != 0 {
@@ -289,7 +258,7 @@ impl VerbsRnic {
 
     /// True if no send is outstanding.
     pub(super) fn is_drained(&self, qp: u32) -> bool {
-        self.qps.get(qp).is_ok_and(|q| q.posted.is_empty())
+        self.qps.get(qp).is_ok_and(|q| q.sends.is_empty())
     }
 }
 
