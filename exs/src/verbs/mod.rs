@@ -12,7 +12,8 @@
 //!   listeners; `startups`: what is needed up to an established connection;
 //! - `watches`: the descriptors in the reactor; `removal`: whether the device is there; deadlines.
 //!
-//! A queue pair has parts of its own: what it has sent (`send_queue`, `send_budget`), and its windows.
+//! A queue pair has parts of its own: what it sends (`send_queue`, `send_budget`), its
+//! receives (`recv`, `pool`), its windows (`windows`).
 //!
 //! The methods of [`VerbsRnic`] lead through the parts: what a post does (`send`, `eager`, `recv`,
 //! `windows`, `pool`), what a completion does (`queues`), how connections begin and end (`cm`,

@@ -1,6 +1,5 @@
 //! Queue pairs: their parts, and how they are made and freed.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::VerbsRnic;
@@ -8,11 +7,11 @@ use super::cm::CmPhase;
 use super::device_cqs::Role;
 use super::pool::{PooledQueue, max_receives};
 use super::queues::blank;
-use super::raw::{CmId, HwSge, QpShape};
+use super::raw::{CmId, QpShape};
+use super::recv::QpReceives;
 use super::send_queue::QpSendQueue;
 use super::srqs::Store;
 use super::windows::QpWindows;
-use crate::mem::Key;
 use crate::rnic::{Qp, QpAttr, QpState, RnicError, STRICT_CREDITS, WcOp, WcStatus};
 
 /// Bytes to ask for inline, in this order: a device that takes fewer refuses more.
@@ -44,15 +43,14 @@ pub(super) struct VerbsQp {
     pub(super) addrs: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
     /// In Rts and Closing: a message came, but not the CM's last event of the start-up.
     pub(super) awaits_cm: bool,
-    /// The device has reported that it takes no receive of the SRQ any more.
-    pub(super) last_wqe_reached: bool,
-    /// Receives posted before the device's queue pair was made: (id, MRs and segments).
-    pub(super) early_recvs: VecDeque<(u64, Vec<(Key, HwSge)>)>,
-    pub(super) windows: QpWindows,
     pub(super) sends: QpSendQueue,
-    pub(super) recvs: VecDeque<u64>,
+    /// Receives of its own.
+    pub(super) recvs: QpReceives,
     /// Receives from pools.
     pub(super) pooled: PooledQueue,
+    /// The device has reported that it takes no receive of the SRQ any more.
+    pub(super) last_wqe_reached: bool,
+    pub(super) windows: QpWindows,
 }
 
 impl VerbsRnic {
@@ -83,12 +81,11 @@ impl VerbsRnic {
             hw: None,
             addrs: None,
             awaits_cm: false,
-            last_wqe_reached: false,
-            early_recvs: VecDeque::new(),
-            windows: QpWindows::default(),
             sends: QpSendQueue::new(attr.max_send_wr, self.shares),
-            recvs: VecDeque::new(),
+            recvs: QpReceives::default(),
             pooled: PooledQueue::default(),
+            last_wqe_reached: false,
+            windows: QpWindows::default(),
         })?;
         self.memory.add_user(attr.pd.0)?;
         self.cqs.add_user(attr.send_cq)?;
@@ -251,8 +248,7 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let windows = q.windows.clear();
         let (posted, signaled) = q.sends.clear();
-        let recvs = std::mem::take(&mut q.recvs);
-        let early_recvs = std::mem::take(&mut q.early_recvs);
+        let recvs = q.recvs.clear();
         let attr = q.attr;
         self.awaited.over(signaled);
         self.memory.drop_windows(windows);
@@ -264,7 +260,7 @@ impl VerbsRnic {
                 self.push_wc(attr.send_cq, wc);
             }
         }
-        for wr_id in recvs.into_iter().chain(early_recvs.into_iter().map(|e| e.0)) {
+        for wr_id in recvs {
             if tell {
                 self.push_wc(attr.recv_cq, blank(Qp(qp), wr_id, WcOp::Recv, WcStatus::Flushed));
             }

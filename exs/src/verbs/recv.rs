@@ -1,4 +1,6 @@
-//! The receive queue of a queue pair, and receives posted before the device has it.
+//! The receive queue of a queue pair without a shared one, and receives posted before the device has it.
+
+use std::collections::VecDeque;
 
 use super::VerbsRnic;
 use super::qp::status;
@@ -6,6 +8,71 @@ use super::queues::blank;
 use super::raw::{HwSge, RawWc};
 use crate::mem::{Access, Key};
 use crate::rnic::{Qp, RecvWr, RnicError, Wc, WcOp};
+
+/// A receive that is not with the device yet.
+struct EarlyReceive {
+    wr_id: u64,
+    /// Its segments, each with the key of its region.
+    sges: Vec<(Key, HwSge)>,
+}
+
+/// The receives of a queue pair without a shared receive queue.
+#[derive(Default)]
+pub(super) struct QpReceives {
+    /// Those that the device has, the oldest first.
+    posted: VecDeque<u64>,
+    /// Those posted before the device's queue pair was made.
+    early: VecDeque<EarlyReceive>,
+}
+
+impl QpReceives {
+    /// The receives that are outstanding, wherever they are.
+    #[cfg(any(test, feature = "internals"))]
+    fn len(&self) -> usize {
+        self.posted.len() + self.early.len()
+    }
+
+    /// The device has taken a receive.
+    fn add(&mut self, wr_id: u64) {
+        self.posted.push_back(wr_id);
+    }
+
+    /// Keeps a receive until the device has a queue for it.
+    #[cfg(any(test, feature = "internals"))]
+    fn add_early(&mut self, wr_id: u64, sges: Vec<(Key, HwSge)>) {
+        self.early.push_back(EarlyReceive { wr_id, sges });
+    }
+
+    /// Takes out the oldest receive that the device has yet to get, with its segments.
+    fn take_early(&mut self) -> Option<(u64, Vec<HwSge>)> {
+        let EarlyReceive { wr_id, sges } = self.early.pop_front()?;
+        Some((wr_id, sges.into_iter().map(|(_, sge)| sge).collect()))
+    }
+
+    /// True if a receive that is not with the device yet names this key.
+    fn names(&self, key: Key) -> bool {
+        self.early.iter().any(|e| e.sges.iter().any(|s| s.0 == key))
+    }
+
+    /// Takes a key away from the receives that are not with the device yet.
+    fn revoke(&mut self, key: Key) {
+        for sge in self.early.iter_mut().flat_map(|e| &mut e.sges).filter(|s| s.0 == key) {
+            // A length that nothing fits; the key is none.
+            sge.1 = HwSge { addr: 0, len: 1, lkey: 0 };
+        }
+    }
+
+    /// A message, or the end of the queue pair, has used up the oldest receive.
+    fn used(&mut self) {
+        self.posted.pop_front();
+    }
+
+    /// Takes all receives out, the oldest first: the device's queue is gone.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = u64> + use<> {
+        let QpReceives { posted, early } = std::mem::take(self);
+        posted.into_iter().chain(early.into_iter().map(|e| e.wr_id))
+    }
+}
 
 impl VerbsRnic {
     pub(super) fn resolve_recv(&self, pd: u32, wr: &RecvWr<'_>) -> Result<Vec<HwSge>, RnicError> {
@@ -30,18 +97,18 @@ impl VerbsRnic {
         let depth = qp.attr.max_recv_wr;
         let iwarp = self.attr.iwarp;
         let qp = self.qps.get_mut(id.0)?;
-        if qp.recvs.len() + qp.early_recvs.len() >= depth {
+        if qp.recvs.len() >= depth {
             return Err(RnicError::QueueFull { what: "receive queue", depth });
         }
         match &qp.hw {
             Some(hw) => {
                 let sges = padded(iwarp, sges);
                 hw.id.post_recv(wr.wr_id, &sges).map_err(|e| RnicError::os("ibv_post_recv", &e))?;
-                qp.recvs.push_back(wr.wr_id);
+                qp.recvs.add(wr.wr_id);
             }
             None => {
                 let keys = wr.sges.iter().filter(|s| s.len > 0).map(|s| s.lkey);
-                qp.early_recvs.push_back((wr.wr_id, keys.zip(sges).collect()));
+                qp.recvs.add_early(wr.wr_id, keys.zip(sges).collect());
             }
         }
         Ok(())
@@ -51,29 +118,22 @@ impl VerbsRnic {
     pub(super) fn post_early_recvs(&mut self, qp: u32) {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let Some(hw) = &q.hw else { return };
-        while let Some((wr_id, sges)) = q.early_recvs.pop_front() {
-            let sges = padded(self.attr.iwarp, sges.iter().map(|s| s.1).collect());
+        while let Some((wr_id, sges)) = q.recvs.take_early() {
+            let sges = padded(self.attr.iwarp, sges);
             if let Err(e) = hw.id.post_recv(wr_id, &sges) {
                 crate::trace::warn!("{}: ibv_post_recv: {e}", self.caps.name);
             }
-            q.recvs.push_back(wr_id);
+            q.recvs.add(wr_id);
         }
     }
 
     /// Takes a registration that ends away from receives that are not with the device yet. The first
     /// message that meets one fails, as it would at the device.
     pub(super) fn revoke_early_recvs(&mut self, key: Key) {
-        let hit: Vec<u32> = self
-            .qps
-            .iter()
-            .filter(|(_, q)| q.early_recvs.iter().any(|e| e.1.iter().any(|s| s.0 == key)))
-            .map(|(id, _)| id)
-            .collect();
-        for id in hit {
-            let Ok(q) = self.qps.get_mut(id) else { continue };
-            for sge in q.early_recvs.iter_mut().flat_map(|e| &mut e.1).filter(|s| s.0 == key) {
-                // A length that nothing fits; the key is none.
-                sge.1 = HwSge { addr: 0, len: 1, lkey: 0 };
+        let hit = self.qps.iter().filter(|(_, q)| q.recvs.names(key)).map(|(id, _)| id);
+        for id in hit.collect::<Vec<u32>>() {
+            if let Ok(q) = self.qps.get_mut(id) {
+                q.recvs.revoke(key);
             }
         }
     }
@@ -86,7 +146,7 @@ impl VerbsRnic {
         }
         let Ok(qp) = self.qps.get_mut(id) else { return };
         if qp.attr.srq.is_none() {
-            qp.recvs.pop_front();
+            qp.recvs.used();
         }
         let cq = qp.attr.recv_cq;
         let imm = raw.opcode == 129 && raw.status == 0;
