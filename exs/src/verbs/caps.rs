@@ -1,7 +1,7 @@
 //! The capabilities of a device.
 
 use super::pool::{POOLED_SGES, max_receives};
-use super::raw::{Attr, Device};
+use super::raw::Attr;
 use super::send_budget::Shares;
 use super::slots;
 use crate::mem::MAX_SGE;
@@ -12,17 +12,17 @@ const MAX_MSG: u64 = 1 << 30;
 /// Receives of an SRQ.
 const MAX_SRQ_WR: u32 = 32 << 10;
 
-/// The capabilities of a device, in the trait's terms.
-pub(super) fn caps(device: Device, attr: &Attr) -> Caps {
+/// The capabilities of a device, in the trait's terms. `max_msg`: the longest message of its first port.
+pub(super) fn caps(name: String, max_msg: Option<u32>, attr: &Attr) -> Caps {
     let iwarp = attr.iwarp;
-    let max_msg = device.port(1).map_or(MAX_MSG, |p| u64::from(p.max_msg).min(MAX_MSG));
+    let max_msg = max_msg.map_or(MAX_MSG, |max| u64::from(max).min(MAX_MSG));
     let sges = usize::try_from(attr.max_sge).unwrap_or(1);
     let (most_sges, srq_wr) = match attr.has_srq() {
         true => (MAX_SGE, attr.max_srq_wr.min(attr.max_cqe)),
         false => (POOLED_SGES, MAX_SRQ_WR),
     };
     Caps {
-        name: device.name(),
+        name,
         write_imm: !iwarp,
         initiator_first: iwarp,
         read_sink_remote_write: iwarp,

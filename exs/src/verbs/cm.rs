@@ -138,7 +138,7 @@ impl VerbsRnic {
     // ---- connecting ----------------------------------------------------------------
 
     pub(super) fn check_private_data(&self, data: &[u8]) -> Result<(), RnicError> {
-        let (asked, limit) = (data.len() as u64, self.caps.max_private_data as u64);
+        let (asked, limit) = (data.len() as u64, self.profile.caps().max_private_data as u64);
         if asked > limit {
             return Err(RnicError::Limit { what: "bytes of private data", asked, limit });
         }
@@ -159,8 +159,8 @@ impl VerbsRnic {
         self.check_private_data(param.private_data)?;
         let CmRequest { id, ird, ord, .. } = self.startups.take_request(req)?;
         // The limits of the peer, and ours.
-        let ird = param.ird.min(self.caps.max_ird).min(u32::from(ird));
-        let ord = param.ord.min(self.caps.max_ord).min(u32::from(ord));
+        let ird = param.ird.min(self.profile.caps().max_ird).min(u32::from(ird));
+        let ord = param.ord.min(self.profile.caps().max_ord).min(u32::from(ord));
         self.qps.get_mut(qp.0)?.addrs = id.local_addr().zip(id.peer_addr());
         self.cm_ids.assign(&id, qp.0);
         self.set_ack_timeout(&id, &param.path);
@@ -226,7 +226,10 @@ impl VerbsRnic {
             event::ADDR_CHANGE => {
                 // A bond has failed over. Acknowledgements or keep-alive will show whether the path still
                 // works.
-                crate::trace::warn!("{}: the network path of a connection changed", self.caps.name);
+                crate::trace::warn!(
+                    "{}: the network path of a connection changed",
+                    self.profile.name()
+                );
             }
             _ => {}
         }
@@ -276,10 +279,10 @@ impl VerbsRnic {
         };
         if let Some(DeviceQp { id, .. }) = &q.hw {
             q.addrs = id.local_addr().zip(id.peer_addr()).or(q.addrs);
-            if !self.attr.iwarp
+            if !self.profile.is_iwarp()
                 && let Err(e) = id.rnr_timer(rnr_timer)
             {
-                crate::trace::debug!("{}: IBV_QP_MIN_RNR_TIMER: {e}", self.caps.name);
+                crate::trace::debug!("{}: IBV_QP_MIN_RNR_TIMER: {e}", self.profile.name());
             }
         }
         self.startups.end_turn(qp, &before);
@@ -298,7 +301,7 @@ impl VerbsRnic {
             && let CmPhase::Accepting { ird, ord, .. } = q.phase
             && q.hw.is_some()
         {
-            q.awaits_cm = !self.attr.iwarp;
+            q.awaits_cm = !self.profile.is_iwarp();
             self.open(qp, Vec::new(), ird, ord);
         }
     }
@@ -308,7 +311,7 @@ impl VerbsRnic {
         if self.break_if_open(qp, libc::ECONNRESET) {
             return;
         }
-        let said_no = if self.attr.iwarp {
+        let said_no = if self.profile.is_iwarp() {
             !note.private_data.is_empty()
         } else {
             note.status == REJ_CONSUMER
@@ -316,7 +319,7 @@ impl VerbsRnic {
         if !said_no {
             // An iWARP peer that resets the TCP connection has dropped the request, or died.
             let errno = match note.status.checked_neg() {
-                Some(libc::ECONNRESET) if self.attr.iwarp => libc::ECONNRESET,
+                Some(libc::ECONNRESET) if self.profile.is_iwarp() => libc::ECONNRESET,
                 _ => libc::ECONNREFUSED,
             };
             let error = RnicError::Os { call: "rdma_connect", errno };

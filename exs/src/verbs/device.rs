@@ -52,7 +52,7 @@ impl VerbsRnic {
 
     fn handle_async(&mut self, note: AsyncNote, now: Time) {
         let qp = note.serial.and_then(|serial| self.cm_ids.owner(serial));
-        crate::trace::debug!("{}: {} (QP {qp:?})", self.caps.name, note.name());
+        crate::trace::debug!("{}: {} (QP {qp:?})", self.profile.name(), note.name());
         match (note.event, qp, note.port) {
             // IBV_EVENT_QP_FATAL, _QP_REQ_ERR.
             (1 | 2, Some(qp), _) => {

@@ -74,8 +74,8 @@ impl VerbsRnic {
             addr,
             bind: param.bind,
             private_data: param.private_data.to_vec(),
-            ird: param.ird.min(self.caps.max_ird),
-            ord: param.ord.min(self.caps.max_ord),
+            ird: param.ird.min(self.profile.caps().max_ird),
+            ord: param.ord.min(self.profile.caps().max_ord),
             limit: TimeLimit { began: now, timeout: param.timeout },
             path: param.path,
         };
@@ -134,7 +134,7 @@ impl VerbsRnic {
         let option = to.path.route_option().unwrap_or_default();
         let mut record = record.ok_or_else(|| RnicError::Path {
             option,
-            device: self.caps.name.clone(),
+            device: self.profile.name().to_owned(),
             why: "librdmacm has no path record of the route".to_owned(),
         })?;
         change_route(&mut record, &to.path, self.device, port)?;

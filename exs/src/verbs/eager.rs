@@ -42,7 +42,7 @@ impl VerbsRnic {
         let (role, wc) = self.device_cqs.peek()?;
         let (Role::Shared(srq) | Role::Pooled(srq)) = role else { return None };
         // Everything that was reported earlier must be taken earlier.
-        if !self.cqs.are_empty() || !self.events.is_empty() || !wc.is_plain(self.attr.is_rxe()) {
+        if !self.cqs.are_empty() || !self.events.is_empty() || !wc.is_plain(self.profile.is_rxe()) {
             return None;
         }
         let id = self.qps.id_of(wc.qp_num)?;

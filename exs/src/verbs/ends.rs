@@ -96,7 +96,7 @@ impl VerbsRnic {
         if !std::mem::replace(asked, true)
             && let Err(e) = hw.id.disconnect()
         {
-            crate::trace::debug!("{}: rdma_disconnect: {e}", self.caps.name);
+            crate::trace::debug!("{}: rdma_disconnect: {e}", self.profile.name());
             // The peer was faster, and its event is on its way. Or no event comes, and the deadline ends
             // the connection.
         }
@@ -132,7 +132,7 @@ impl VerbsRnic {
     /// left: the answer says why.
     pub(super) fn refuse(&mut self, qp: u32, cause: DisconnectCause) {
         match self.qps.get_mut(qp) {
-            Ok(q) if matches!(q.phase, CmPhase::Rts) && !self.attr.iwarp => {
+            Ok(q) if matches!(q.phase, CmPhase::Rts) && !self.profile.is_iwarp() => {
                 q.phase = CmPhase::Refusing { cause };
                 let until = self.now + REFUSAL_TIME;
                 self.set_deadline(qp, Some(until));
@@ -151,7 +151,8 @@ impl VerbsRnic {
     fn wait_for_answers(&mut self, qp: u32) -> bool {
         let Ok(q) = self.qps.get_mut(qp) else { return false };
         // An iWARP queue pair is over when the CM reports the end.
-        let open = matches!(q.phase, CmPhase::Rts) && !self.attr.iwarp && !self.presence.is_lost();
+        let open =
+            matches!(q.phase, CmPhase::Rts) && !self.profile.is_iwarp() && !self.presence.is_lost();
         if !open || !q.sends.awaits_answers() {
             return false;
         }
@@ -206,7 +207,7 @@ impl VerbsRnic {
         }
         // WRs without a doorbell do not leave any more.
         if let Some(hw) = &q.hw
-            && !self.attr.iwarp
+            && !self.profile.is_iwarp()
             && cause != DisconnectCause::DeviceRemoved
         {
             // Tells the peer, or answers it. Fails if the CM has ended the connection already, or has

@@ -24,7 +24,7 @@ const LAST_WQE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Waits without a report, after which a device is not waited for any more.
 const MAX_MISSES: u8 = 2;
 /// Messages that may arrive between the last poll and the end of the queue pair.
-const MAX_LOST: usize = 8;
+pub(super) const MAX_LOST: usize = 8;
 
 /// Whether the device reports the last receive.
 pub(super) enum LastWqe {
@@ -40,17 +40,35 @@ impl Default for LastWqe {
     }
 }
 
+impl LastWqe {
+    /// True if the device has never reported it, in as many waits as there are.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, LastWqe::Missed(n) if *n >= MAX_MISSES)
+    }
+
+    /// The device has reported it.
+    pub(super) fn reported(&mut self) {
+        *self = LastWqe::Reported;
+    }
+
+    /// A wait was over without a report.
+    pub(super) fn missed(&mut self) {
+        if let LastWqe::Missed(n) = self {
+            *n = n.saturating_add(1);
+        }
+    }
+}
+
 impl VerbsRnic {
     /// Puts a queue pair into the error state, to be destroyed later. False if there is nothing to wait
     /// for.
     pub(super) fn wait_for_last_wqe(&mut self, qp: u32) -> bool {
-        let silent = matches!(self.last_wqe, LastWqe::Missed(n) if n >= MAX_MISSES);
         let Ok(q) = self.qps.get(qp) else { return false };
         // A queue pair with receives of its own loses none: the driver knows which it had.
-        let shared = q.attr.srq.is_some() && self.attr.has_srq();
+        let shared = q.attr.srq.is_some() && self.profile.has_srq();
         let Some(hw) = q.hw.as_ref().filter(|_| shared) else { return false };
-        // siw flushes everything at once, and no iWARP driver is known to report the last receive.
-        if self.attr.iwarp || self.presence.is_lost() || silent || q.last_wqe_reached {
+        let may_come = self.profile.may_report_last_wqe() && !self.presence.is_lost();
+        if !may_come || q.last_wqe_reached {
             return false;
         }
         hw.id.fail_qp();
@@ -60,7 +78,7 @@ impl VerbsRnic {
 
     /// Handles the report that a queue pair takes no receive any more.
     pub(super) fn handle_last_wqe(&mut self, qp: u32) {
-        self.last_wqe = LastWqe::Reported;
+        self.profile.note_last_wqe();
         if let Ok(q) = self.qps.get_mut(qp) {
             q.last_wqe_reached = true;
         }
@@ -69,10 +87,8 @@ impl VerbsRnic {
 
     /// Handles the end of a wait without a report.
     pub(super) fn last_wqe_timed_out(&mut self, qp: u32) {
-        if let LastWqe::Missed(n) = &mut self.last_wqe {
-            *n = n.saturating_add(1);
-        }
-        crate::trace::debug!("{}: no IBV_EVENT_QP_LAST_WQE_REACHED", self.caps.name);
+        self.profile.note_no_last_wqe();
+        crate::trace::debug!("{}: no IBV_EVENT_QP_LAST_WQE_REACHED", self.profile.name());
         self.finish_draining(qp);
     }
 
@@ -84,19 +100,12 @@ impl VerbsRnic {
             CmPhase::Accepting { .. }
             | CmPhase::Rts
             | CmPhase::Closing { .. }
-            | CmPhase::Draining { .. } => {
-                // siw flushes even the receive that a message was arriving in.
-                match (self.attr.is_rxe(), q.last_wqe_reached || self.attr.is_siw()) {
-                    (true, _) => 1,
-                    (false, true) => 0,
-                    (false, false) => MAX_LOST,
-                }
-            }
+            | CmPhase::Draining { .. } => self.profile.lost_receives(q.last_wqe_reached),
             // No message arrives in earlier phases.
             _ => 0,
         };
         if let Some(srq) = q.attr.srq
-            && self.attr.has_srq()
+            && self.profile.has_srq()
         {
             self.srqs.note_lost(srq.0, lost);
         }

@@ -5,6 +5,7 @@
 //! connection requests names the device by which it came.
 //!
 //! The shape of its data. Each part owns its state, and knows no other part:
+//! - `device_profile`: what the device can do (`caps`), and what queue pairs have shown of it;
 //! - `memory`: protection domains, and what each memory key stands for; `registrar` registers;
 //! - `cqs`, `device_cqs`, `srqs`: the CQs of the trait, those of the device, the SRQs; `awaited`
 //!   says whether anyone waits for sends;
@@ -42,6 +43,7 @@ mod cm_ids;
 mod cqs;
 mod device;
 mod device_cqs;
+mod device_profile;
 mod dialer;
 mod dialing;
 mod dmabuf;
@@ -95,9 +97,10 @@ use awaited::AwaitedSends;
 use cm_ids::CmIds;
 use cqs::CompletionQueues;
 use device_cqs::DeviceCqs;
+use device_profile::DeviceProfile;
 use memory::DeviceMemory;
 use qp_table::QpTable;
-use raw::{Attr, CompChannel, Device, Guard, PostScratch};
+use raw::{CompChannel, Device, Guard, PostScratch};
 use srqs::SharedQueues;
 use watches::{WatchedFd, Watches};
 
@@ -108,8 +111,7 @@ const STATUS_FATAL: u32 = 19;
 pub struct VerbsRnic {
     // Dropped first: what is not watched does not wake anyone meanwhile.
     cm_ids: CmIds,
-    caps: Caps,
-    attr: Attr,
+    profile: DeviceProfile,
     device: Device,
     /// Its readiness of `Wake` tells that something is in `inbox`, or that a connect has failed.
     watches: Watches,
@@ -128,11 +130,6 @@ pub struct VerbsRnic {
     events: VecDeque<RnicEvent>,
     scratch: PostScratch,
     awaited: AwaitedSends,
-    /// Bytes that the device takes inline, as far as it is known.
-    inline: u32,
-    last_wqe: last_wqe::LastWqe,
-    /// How the send queues of this device are shared out.
-    shares: send_budget::Shares,
     now: Time,
 }
 
@@ -186,13 +183,12 @@ impl VerbsRnic {
         // What happened before this RNIC had its watches is looked for at its first turn.
         watches.note(WatchedFd::Async);
         watches.note(WatchedFd::Node);
+        let port = device.port(1).ok().map(|port| port.max_msg);
         Ok(VerbsRnic {
             cm_ids: CmIds::new(host, device),
-            caps: caps::caps(device, &attr),
-            shares: send_budget::Shares::of(attr.max_qp_wr),
             memory: DeviceMemory::new(device, &attr),
             device_cqs: DeviceCqs::new(device, attr.max_cqe, channel),
-            attr,
+            profile: DeviceProfile::new(device.name(), port, attr),
             device,
             watches,
             presence: removal::Presence::default(),
@@ -206,8 +202,6 @@ impl VerbsRnic {
             events: VecDeque::new(),
             scratch: PostScratch::default(),
             awaited: AwaitedSends::default(),
-            inline: u32::MAX,
-            last_wqe: last_wqe::LastWqe::default(),
             now: Time::ZERO,
         })
     }
@@ -215,7 +209,7 @@ impl VerbsRnic {
 
 impl Rnic for VerbsRnic {
     fn caps(&self) -> &Caps {
-        &self.caps
+        self.profile.caps()
     }
 
     fn alloc_pd(&mut self) -> Result<Pd, RnicError> {

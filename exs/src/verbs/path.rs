@@ -85,9 +85,9 @@ impl VerbsRnic {
     /// [`RnicError::Path`]: an option asks for a property of the route, and this is an iWARP device.
     pub(super) fn check_path(&self, path: &PathAttr) -> Result<(), RnicError> {
         match path.route_option() {
-            Some(option) if self.attr.iwarp => Err(RnicError::Path {
+            Some(option) if self.profile.is_iwarp() => Err(RnicError::Path {
                 option,
-                device: self.caps.name.clone(),
+                device: self.profile.name().to_owned(),
                 why: "it is an iWARP device, which has neither partitions nor service levels nor an \
                       MTU of its own: TCP has its path; leave the option unset, or use another device"
                     .to_owned(),
@@ -108,10 +108,10 @@ impl VerbsRnic {
 
     /// Sets the acknowledgement timeout. Not on iWARP, whose TCP has timers of its own.
     pub(super) fn set_ack_timeout(&self, id: &CmId, path: &PathAttr) {
-        if !self.attr.iwarp
+        if !self.profile.is_iwarp()
             && let Err(e) = id.ack_timeout(path.ack_timeout.unwrap_or(ACK_TIMEOUT))
         {
-            crate::trace::debug!("{}: RDMA_OPTION_ID_ACK_TIMEOUT: {e}", self.caps.name);
+            crate::trace::debug!("{}: RDMA_OPTION_ID_ACK_TIMEOUT: {e}", self.profile.name());
         }
     }
 }

@@ -187,7 +187,7 @@ impl VerbsRnic {
             return 0;
         }
         let free = u16::try_from(pool.free.len()).unwrap_or(u16::MAX);
-        let room = max_receives(&self.attr).saturating_sub(STRICT_CREDITS);
+        let room = self.profile.max_receives().saturating_sub(STRICT_CREDITS);
         let Ok(q) = self.qps.get_mut(id.0) else { return 0 };
         let room = room.saturating_sub(q.pooled.extra().left);
         // Room for their completions first: a CQ that overflows breaks all its queue pairs.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::VerbsRnic;
 use super::cm::CmPhase;
 use super::device_cqs::Role;
-use super::pool::{PooledQueue, max_receives};
+use super::pool::PooledQueue;
 use super::queues::blank;
 use super::raw::{CmId, QpShape};
 use super::recv::QpReceives;
@@ -13,9 +13,6 @@ use super::send_queue::QpSendQueue;
 use super::srqs::Store;
 use super::windows::QpWindows;
 use crate::rnic::{Qp, QpAttr, QpState, RnicError, STRICT_CREDITS, WcOp, WcStatus};
-
-/// Bytes to ask for inline, in this order: a device that takes fewer refuses more.
-const INLINE: [u32; 6] = [256, 192, 128, 80, 64, 0];
 
 /// The device's side of a queue pair.
 pub(super) struct DeviceQp {
@@ -66,12 +63,12 @@ impl VerbsRnic {
                 id: srq.0,
             });
         }
-        let limit = self.caps.max_send_wr;
+        let limit = self.profile.caps().max_send_wr;
         if attr.max_send_wr > limit {
             let (asked, limit) = (attr.max_send_wr as u64, limit as u64);
             return Err(RnicError::Limit { what: "send queue depth", asked, limit });
         }
-        let (asked, limit) = (attr.max_recv_wr as u64, u64::from(self.attr.max_qp_wr));
+        let (asked, limit) = (attr.max_recv_wr as u64, u64::from(self.profile.max_recv_wr()));
         if attr.srq.is_none() && asked > limit {
             return Err(RnicError::Limit { what: "receive queue depth", asked, limit });
         }
@@ -81,7 +78,7 @@ impl VerbsRnic {
             hw: None,
             addrs: None,
             awaits_cm: false,
-            sends: QpSendQueue::new(attr.max_send_wr, self.shares),
+            sends: QpSendQueue::new(attr.max_send_wr, self.profile.shares()),
             recvs: QpReceives::default(),
             pooled: PooledQueue::default(),
             last_wqe_reached: false,
@@ -171,21 +168,21 @@ impl VerbsRnic {
             .inspect_err(|_| self.device_cqs.unreserve(send_cq, sends))?;
         let reserved = Reserved { send_cq, sends, recv_cq, recvs };
         let (scq, rcq) = (self.device_cqs.cq(send_cq), self.device_cqs.cq(recv_cq));
+        let pooled = role.is_pooled();
         let mut result = Err(std::io::Error::from_raw_os_error(libc::EINVAL));
-        for max_inline in INLINE.into_iter().filter(|n| *n <= self.inline) {
+        for max_inline in self.profile.inline_sizes() {
             result = id.create_qp(&QpShape {
                 pd: &pd,
                 send_cq: &scq,
                 recv_cq: &rcq,
                 srq: srq.as_ref(),
                 max_send_wr: sends,
-                max_recv_wr: if role.is_pooled() { max_receives(&self.attr).into() } else { recvs },
-                // One more for the copied bytes, if the device has one.
-                max_sge: u32::try_from(self.caps.max_sge + 1).unwrap_or(2).min(self.attr.max_sge),
+                max_recv_wr: if pooled { self.profile.max_receives().into() } else { recvs },
+                max_sge: self.profile.qp_sges(),
                 max_inline,
             });
             match &result {
-                Ok(_) => self.inline = max_inline,
+                Ok(_) => self.profile.note_inline(max_inline),
                 // bnxt_re sets no errno; `last` reports ENOMEM for that.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM)) => continue,
                 Err(_) => {}
@@ -230,7 +227,7 @@ impl VerbsRnic {
             self.memory.drop_windows(windows);
             self.cm_ids.release(&hw.id);
             super::events::disclaim(hw.id.serial());
-            if attempt && self.attr.iwarp {
+            if attempt && self.profile.is_iwarp() {
                 // siw waits up to 10 s for the peer's answer before it frees a queue pair. No WR moves on
                 // it any more, and it holds what it uses. So it is freed with its id.
                 drop(hw.id);

@@ -30,16 +30,16 @@ impl VerbsRnic {
     // ---- shared receive queues -------------------------------------------------
 
     pub(super) fn create_srq(&mut self, pd: Pd, max_wr: usize) -> Result<Srq, RnicError> {
-        let limit = self.caps.max_srq_wr;
+        let limit = self.profile.caps().max_srq_wr;
         let domain = Arc::clone(self.memory.domain(pd.0)?);
         if max_wr > limit {
             let (asked, limit) = (max_wr as u64, limit as u64);
             return Err(RnicError::Limit { what: "shared receive queue depth", asked, limit });
         }
         let max_wr = u32::try_from(max_wr).unwrap_or(u32::MAX).max(1);
-        let store = match self.attr.has_srq() {
+        let store = match self.profile.has_srq() {
             true => {
-                let sges = u32::try_from(self.caps.max_sge).unwrap_or(1);
+                let sges = u32::try_from(self.profile.caps().max_sge).unwrap_or(1);
                 let srq = SharedQueue::new(&domain, max_wr, sges)
                     .map_err(|e| RnicError::os("ibv_create_srq", &e))?;
                 Store::Device(srq)
@@ -69,7 +69,10 @@ impl VerbsRnic {
                 &one
             }
             _ => {
-                many = super::recv::padded(self.attr.iwarp, self.resolve_recv(entry.pd(), wr)?);
+                many = super::recv::padded(
+                    self.profile.is_iwarp(),
+                    self.resolve_recv(entry.pd(), wr)?,
+                );
                 &many
             }
         };

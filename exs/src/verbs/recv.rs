@@ -76,7 +76,7 @@ impl QpReceives {
 
 impl VerbsRnic {
     pub(super) fn resolve_recv(&self, pd: u32, wr: &RecvWr<'_>) -> Result<Vec<HwSge>, RnicError> {
-        let (asked, limit) = (wr.sges.len() as u64, self.caps.max_sge as u64);
+        let (asked, limit) = (wr.sges.len() as u64, self.profile.caps().max_sge as u64);
         if asked > limit {
             return Err(RnicError::Limit { what: "segments of a work request", asked, limit });
         }
@@ -95,7 +95,7 @@ impl VerbsRnic {
         }
         let sges = self.resolve_recv(qp.attr.pd.0, wr)?;
         let depth = qp.attr.max_recv_wr;
-        let iwarp = self.attr.iwarp;
+        let iwarp = self.profile.is_iwarp();
         let qp = self.qps.get_mut(id.0)?;
         if qp.recvs.len() >= depth {
             return Err(RnicError::QueueFull { what: "receive queue", depth });
@@ -119,9 +119,9 @@ impl VerbsRnic {
         let Ok(q) = self.qps.get_mut(qp) else { return };
         let Some(hw) = &q.hw else { return };
         while let Some((wr_id, sges)) = q.recvs.take_early() {
-            let sges = padded(self.attr.iwarp, sges);
+            let sges = padded(self.profile.is_iwarp(), sges);
             if let Err(e) = hw.id.post_recv(wr_id, &sges) {
-                crate::trace::warn!("{}: ibv_post_recv: {e}", self.caps.name);
+                crate::trace::warn!("{}: ibv_post_recv: {e}", self.profile.name());
             }
             q.recvs.add(wr_id);
         }
@@ -152,7 +152,7 @@ impl VerbsRnic {
         let imm = raw.opcode == 129 && raw.status == 0;
         let op = if imm { WcOp::RecvWriteImm } else { WcOp::Recv };
         let byte_len = if raw.status == 0 { u64::from(raw.byte_len) } else { 0 };
-        let invalidated = raw.invalidated(self.attr.is_rxe());
+        let invalidated = raw.invalidated(self.profile.is_rxe());
         let wc = Wc {
             byte_len,
             imm: raw.imm,

@@ -105,7 +105,7 @@ impl VerbsRnic {
         if !self.presence.unlink_node() {
             return;
         }
-        crate::trace::debug!("{}: its device node was removed", self.caps.name);
+        crate::trace::debug!("{}: its device node was removed", self.profile.name());
         self.device_lost();
         if self.presence.is_reported() {
             self.let_go_if_last();

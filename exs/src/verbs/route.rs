@@ -69,7 +69,7 @@ impl VerbsRnic {
                 id.traffic_class(class).inspect_err(|_| self.cm_ids.release(&id))?;
             }
             let (mut from, mut port) = (bind, None);
-            if self.attr.iwarp
+            if self.profile.is_iwarp()
                 && bind.is_none_or(|b| b.port() == 0)
                 && let Ok(mut local) = source(addr, bind)
             {

@@ -17,11 +17,12 @@ use crate::rnic::{DisconnectCause, Qp, RnicError, SendOp, SendWr, WcOp, WcStatus
 
 impl VerbsRnic {
     fn check_send(&self, qp: &VerbsQp, wr: &SendWr<'_>) -> Result<(Access, u64), RnicError> {
+        let caps = self.profile.caps();
         let limit = |what, asked: u64, limit: u64| {
             if asked > limit { Err(RnicError::Limit { what, asked, limit }) } else { Ok(()) }
         };
         let mut need = Access::LOCAL_READ;
-        limit("segments of a work request", wr.sges.len() as u64, self.caps.max_sge as u64)?;
+        limit("segments of a work request", wr.sges.len() as u64, caps.max_sge as u64)?;
         if wr.file.is_some() {
             return Err(RnicError::Unsupported("files as the source of a WRITE"));
         }
@@ -35,22 +36,22 @@ impl VerbsRnic {
                     return Err(RnicError::Unsupported("data to send along with a READ"));
                 }
                 need = Access::LOCAL;
-                if self.caps.read_sink_remote_write {
+                if caps.read_sink_remote_write {
                     limit("segments of a READ", wr.sges.len() as u64, 1)?;
                     need = Access::REMOTE_WRITE;
                 }
             }
             SendOp::Atomic { raddr, .. } => {
-                check_atomic(&self.caps, raddr, wr)?;
+                check_atomic(caps, raddr, wr)?;
                 need = Access::LOCAL;
             }
-            SendOp::WriteImm { .. } if !self.caps.write_imm => {
+            SendOp::WriteImm { .. } if !caps.write_imm => {
                 return Err(RnicError::Unsupported("WRITE WITH IMMEDIATE"));
             }
             _ => {}
         }
         let by_value = wr.head.len() as u64 + if self.copies(wr) { payload } else { 0 };
-        limit("inline data", by_value, self.caps.max_inline as u64)?;
+        limit("inline data", by_value, caps.max_inline as u64)?;
         if !qp.sends.has(Work::Caller) {
             return Err(RnicError::QueueFull { what: "send queue", depth: qp.attr.max_send_wr });
         }
@@ -74,8 +75,8 @@ impl VerbsRnic {
                 count += 1;
             }
         }
-        if total > self.caps.max_msg {
-            let limit = self.caps.max_msg;
+        if total > self.profile.caps().max_msg {
+            let limit = self.profile.caps().max_msg;
             return Err(RnicError::Limit { what: "bytes of a work request", asked: total, limit });
         }
         let mut copied = None;
@@ -89,13 +90,13 @@ impl VerbsRnic {
                 count = 0;
             }
         }
-        if count == 0 && self.attr.iwarp && matches!(wr.op, SendOp::Read { .. }) {
+        if count == 0 && self.profile.is_iwarp() && matches!(wr.op, SendOp::Read { .. }) {
             // siw reads the length of the first segment whether there is one or not. Without one it
             // finds the length of an earlier request.
             count = 1;
         }
         let sends = !matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        if self.attr.iwarp && copied.is_none() && count == 1 && sends {
+        if self.profile.is_iwarp() && copied.is_none() && count == 1 && sends {
             count += split_for_siw(&mut pieces);
         }
         let inline = total > 0 && total <= device_inline && count == 0;
@@ -103,7 +104,8 @@ impl VerbsRnic {
         // On siw a READ reports its own end (`QpSendQueue::completed`). And siw sends what is not signalled
         // without a copy: TCP may read it again after the completion of a later request, when the
         // user may already change the memory.
-        let reported = wr.signaled || self.attr.iwarp && !inline && (total > 0 || wc == WcOp::Read);
+        let reported =
+            wr.signaled || self.profile.is_iwarp() && !inline && (total > 0 || wc == WcOp::Read);
         self.qps.get_mut(id.0)?.sends.stage(CallerSend {
             wr_id: wr.wr_id,
             op,
@@ -124,10 +126,11 @@ impl VerbsRnic {
     /// True if the payload of a WR is copied. A device of one segment can neither gather it behind a
     /// header, nor send it in two parts.
     fn copies(&self, wr: &SendWr<'_>) -> bool {
-        let cut =
-            || self.attr.iwarp && wr.sges.iter().any(|s| cut_at_page(s.addr, s.len).is_some());
+        let cut = || {
+            self.profile.is_iwarp() && wr.sges.iter().any(|s| cut_at_page(s.addr, s.len).is_some())
+        };
         let read = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        wr.inline || self.attr.max_sge < 2 && !read && (!wr.head.is_empty() || cut())
+        wr.inline || !self.profile.gathers() && !read && (!wr.head.is_empty() || cut())
     }
 
     /// Copies the bytes of a WR that must be copied into a slot.
@@ -168,7 +171,7 @@ impl VerbsRnic {
         }
         let has = self.qps.get(qp)?.sends.has(Work::Bind);
         if strict && !has {
-            let depth = self.shares.binds;
+            let depth = self.profile.shares().binds;
             return Err(RnicError::QueueFull { what: "room for windows in the send queue", depth });
         }
         Ok(has)
@@ -191,7 +194,7 @@ impl VerbsRnic {
 
     /// Ends a connection whose device took only the first `posted` WRs.
     pub(super) fn doorbell_refused(&mut self, id: u32, posted: usize, e: &std::io::Error) {
-        crate::trace::warn!("{}: ibv_post_send after {posted}: {e}", self.caps.name);
+        crate::trace::warn!("{}: ibv_post_send after {posted}: {e}", self.profile.name());
         let errno = e.raw_os_error().unwrap_or(libc::EIO);
         self.failed.push((id, DisconnectCause::Broken(errno)));
     }
@@ -203,7 +206,7 @@ impl VerbsRnic {
         if self.bind_completes(qp, seq, 20_000) {
             return;
         }
-        crate::trace::warn!("{}: a peer that does not answer holds a window", self.caps.name);
+        crate::trace::warn!("{}: a peer that does not answer holds a window", self.profile.name());
         self.failed.push((qp, DisconnectCause::Broken(libc::ETIMEDOUT)));
         if let Ok(VerbsQp { hw: Some(hw), .. }) = self.qps.get(qp) {
             hw.id.fail_qp();
@@ -234,7 +237,7 @@ impl VerbsRnic {
         let Ok(qp) = self.qps.get_mut(id) else { return };
         let (cq, pd) = (qp.attr.send_cq, qp.attr.pd.0);
         let status = final_status(raw.status, qp.hw.is_none());
-        qp.sends.completed(raw.wr_id, status, self.attr.iwarp);
+        qp.sends.completed(raw.wr_id, status, self.profile.is_iwarp());
         while let Ok(qp) = self.qps.get_mut(id)
             && let Some((p, status)) = qp.sends.take_done()
         {
