@@ -55,9 +55,7 @@ impl VerbsRnic {
         crate::trace::debug!("{}: {} (QP {qp:?})", self.profile.name(), note.name());
         match (note.event, qp, note.port) {
             // IBV_EVENT_QP_FATAL, _QP_REQ_ERR.
-            (1 | 2, Some(qp), _) => {
-                self.failed.push((qp, DisconnectCause::Device(super::STATUS_FATAL)));
-            }
+            (1 | 2, Some(qp), _) => self.failed.note_fatal(qp),
             // IBV_EVENT_QP_ACCESS_ERR: the peer named memory that it may not access.
             (3, Some(qp), _) => {
                 let code = TermCode { layer: 0, etype: 1, code: 0xff };
@@ -115,12 +113,12 @@ impl VerbsRnic {
             .map(|(id, _)| id)
             .collect();
         for qp in hit {
-            self.failed.push((qp, DisconnectCause::Broken(libc::ENETDOWN)));
+            self.failed.note(qp, DisconnectCause::Broken(libc::ENETDOWN));
         }
     }
 
     pub(super) fn end_failed(&mut self) {
-        while let Some((qp, cause)) = self.failed.pop() {
+        while let Some((qp, cause)) = self.failed.take() {
             self.finish(qp, cause);
         }
         if self.presence.report() {

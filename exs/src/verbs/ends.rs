@@ -138,7 +138,7 @@ impl VerbsRnic {
                 self.set_deadline(qp, Some(until));
             }
             // An iWARP device has sent its TERMINATE.
-            _ => self.failed.push((qp, cause)),
+            _ => self.failed.note(qp, cause),
         }
     }
 
@@ -168,7 +168,7 @@ impl VerbsRnic {
             && matches!(q.phase, CmPhase::AwaitsAnswers)
             && !q.sends.awaits_answers()
         {
-            self.failed.push((qp, DisconnectCause::Orderly));
+            self.failed.note(qp, DisconnectCause::Orderly);
         }
     }
 
@@ -246,7 +246,7 @@ impl VerbsRnic {
             11 | 16 => theirs(2),
             status => DisconnectCause::Device(status),
         };
-        self.failed.push((qp, cause));
+        self.failed.note(qp, cause);
     }
 
     /// Handles a flushed WR: the connection is over, and the CM must report why.

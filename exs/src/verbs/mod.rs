@@ -10,7 +10,8 @@
 //! - `cqs`, `device_cqs`, `srqs`: the CQs of the trait, those of the device, the SRQs; `awaited`
 //!   says whether anyone waits for sends;
 //! - `qp_table`: queue pairs (`qp`) by id and by the device's number; `cm_ids`: librdmacm's ids and
-//!   listeners; `startups`: what is needed up to an established connection;
+//!   listeners; `startups`: what is needed up to an established connection; `failed_qps`:
+//!   connections to end, and why;
 //! - `watches`: the descriptors in the reactor; `removal`: whether the device is there; deadlines.
 //!
 //! A queue pair has parts of its own: what it sends (`send_queue`, `send_budget`), its
@@ -50,6 +51,7 @@ mod dmabuf;
 mod eager;
 mod ends;
 mod events;
+mod failed_qps;
 mod handover;
 mod host;
 mod info;
@@ -87,9 +89,9 @@ use std::sync::Arc;
 use crate::driver::deadlines::Deadlines;
 use crate::mem::{Access, Key, Segment};
 use crate::rnic::{
-    Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, DisconnectCause, EagerRecv,
-    EagerSend, ExtraReceives, HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic,
-    RnicError, RnicEvent, SendWr, Srq, Wc,
+    Caps, ConnParam, ConnReq, Cq, DetachedRequest, Disconnect, EagerRecv, EagerSend, ExtraReceives,
+    HEAD, ListenOpts, Listener, Mr, Pd, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent,
+    SendWr, Srq, Wc,
 };
 use crate::sys::IoVec;
 use crate::time::Time;
@@ -98,14 +100,12 @@ use cm_ids::CmIds;
 use cqs::CompletionQueues;
 use device_cqs::DeviceCqs;
 use device_profile::DeviceProfile;
+use failed_qps::FailedQps;
 use memory::DeviceMemory;
 use qp_table::QpTable;
 use raw::{CompChannel, Device, Guard, PostScratch};
 use srqs::SharedQueues;
 use watches::{WatchedFd, Watches};
-
-/// `IBV_WC_FATAL_ERR`.
-const STATUS_FATAL: u32 = 19;
 
 /// One RDMA device: see the module's essay.
 pub struct VerbsRnic {
@@ -125,8 +125,7 @@ pub struct VerbsRnic {
     qps: QpTable<qp::VerbsQp>,
     deadlines: Deadlines<device::Due>,
     startups: startups::StartUps,
-    /// Connections that have failed, to be ended in this turn, and why.
-    failed: Vec<(u32, DisconnectCause)>,
+    failed: FailedQps,
     events: VecDeque<RnicEvent>,
     scratch: PostScratch,
     awaited: AwaitedSends,
@@ -198,7 +197,7 @@ impl VerbsRnic {
             srqs: SharedQueues::default(),
             qps: QpTable::default(),
             deadlines: Deadlines::default(),
-            failed: Vec::new(),
+            failed: FailedQps::default(),
             events: VecDeque::new(),
             scratch: PostScratch::default(),
             awaited: AwaitedSends::default(),

@@ -119,7 +119,7 @@ impl VerbsRnic {
         }
         let all: Vec<u32> = self.qps.iter().map(|(id, _)| id).collect();
         for qp in all {
-            self.failed.push((qp, DisconnectCause::DeviceRemoved));
+            self.failed.note(qp, DisconnectCause::DeviceRemoved);
         }
     }
 

@@ -196,7 +196,7 @@ impl VerbsRnic {
     pub(super) fn doorbell_refused(&mut self, id: u32, posted: usize, e: &std::io::Error) {
         crate::trace::warn!("{}: ibv_post_send after {posted}: {e}", self.profile.name());
         let errno = e.raw_os_error().unwrap_or(libc::EIO);
-        self.failed.push((id, DisconnectCause::Broken(errno)));
+        self.failed.note(id, DisconnectCause::Broken(errno));
     }
 
     /// Waits for a moment until a posted bind was executed: to free its window earlier would break the
@@ -207,7 +207,7 @@ impl VerbsRnic {
             return;
         }
         crate::trace::warn!("{}: a peer that does not answer holds a window", self.profile.name());
-        self.failed.push((qp, DisconnectCause::Broken(libc::ETIMEDOUT)));
+        self.failed.note(qp, DisconnectCause::Broken(libc::ETIMEDOUT));
         if let Ok(VerbsQp { hw: Some(hw), .. }) = self.qps.get(qp) {
             hw.id.fail_qp();
         }
