@@ -133,3 +133,62 @@ impl DeviceProfile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::MAX_SGE;
+
+    fn profile(attr: Attr) -> DeviceProfile {
+        DeviceProfile::new("device".to_owned(), None, attr)
+    }
+
+    #[test]
+    fn a_size_of_inline_bytes_that_was_refused_is_not_asked_for_again() {
+        let mut profile = profile(Attr::default());
+        assert_eq!(profile.inline_sizes().collect::<Vec<_>>(), INLINE);
+        profile.note_inline(80);
+        assert_eq!(profile.inline_sizes().collect::<Vec<_>>(), [80, 64, 0]);
+        profile.note_inline(0);
+        assert_eq!(profile.inline_sizes().collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn two_waits_show_that_a_device_does_not_report_the_last_receive() {
+        let mut silent = profile(Attr::default());
+        let waits = [(); 3].map(|()| {
+            let may = silent.may_report_last_wqe();
+            silent.note_no_last_wqe();
+            may
+        });
+        assert_eq!(waits, [true, true, false]);
+        let mut reports = profile(Attr::default());
+        reports.note_last_wqe();
+        (0..3).for_each(|_| reports.note_no_last_wqe());
+        assert!(reports.may_report_last_wqe(), "it has once");
+        assert!(!profile(Attr { iwarp: true, ..Attr::default() }).may_report_last_wqe());
+    }
+
+    #[test]
+    fn an_srq_loses_what_the_device_does_not_flush() {
+        let lost = |vendor, iwarp| {
+            let profile = profile(Attr { vendor: (vendor, 0), iwarp, ..Attr::default() });
+            [false, true].map(|reported| profile.lost_receives(reported))
+        };
+        assert_eq!(lost(0x15b3, false), [MAX_LOST, 0]);
+        assert_eq!(lost(0xff_ffff, false), [1, 1], "rxe, without the receive of a cut message");
+        assert_eq!(lost(0x62_6d74, true), [0, 0], "siw flushes all");
+    }
+
+    #[test]
+    fn queue_pairs_have_a_segment_for_copied_bytes_if_the_device_has_two() {
+        for (max_sge, gathers, caller) in [(1, false, 1), (2, true, 1), (3, true, 2)] {
+            let profile =
+                profile(Attr { max_sge, max_srq: 1, max_srq_wr: 4096, ..Attr::default() });
+            assert_eq!((profile.gathers(), profile.caps().max_sge), (gathers, caller), "{max_sge}");
+            assert_eq!(profile.qp_sges(), max_sge);
+        }
+        let attr = Attr { max_sge: 1000, max_srq: 1, max_srq_wr: 4096, ..Attr::default() };
+        assert_eq!(profile(attr).qp_sges() as usize, MAX_SGE + 1);
+    }
+}

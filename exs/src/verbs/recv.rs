@@ -176,3 +176,39 @@ pub(super) fn padded(iwarp: bool, mut sges: Vec<HwSge>) -> Vec<HwSge> {
     }
     sges
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sge(addr: u64) -> HwSge {
+        HwSge { addr, len: 100, lkey: 2 }
+    }
+
+    #[test]
+    fn receives_end_in_the_order_in_which_they_were_posted() {
+        let mut recvs = QpReceives::default();
+        recvs.add_early(10, vec![(7, sge(1))]);
+        assert_eq!(recvs.take_early(), Some((10, vec![sge(1)])));
+        assert_eq!((recvs.take_early(), recvs.len()), (None, 0), "the caller has it");
+        recvs.add(10);
+        recvs.add(11);
+        recvs.used();
+        recvs.add_early(12, Vec::new());
+        assert_eq!(recvs.len(), 2);
+        assert_eq!(recvs.clear().collect::<Vec<_>>(), [11, 12]);
+        assert_eq!(recvs.len(), 0);
+    }
+
+    #[test]
+    fn an_early_receive_has_no_segment_of_a_key_that_ended() {
+        let mut recvs = QpReceives::default();
+        recvs.add_early(10, vec![(7, sge(1)), (8, sge(2))]);
+        recvs.add_early(11, vec![(7, sge(3))]);
+        assert_eq!([7, 8, 9].map(|key| recvs.names(key)), [true, true, false]);
+        recvs.revoke(7);
+        let none = HwSge { addr: 0, len: 1, lkey: 0 };
+        assert_eq!(recvs.take_early(), Some((10, vec![none, sge(2)])));
+        assert_eq!(recvs.take_early(), Some((11, vec![none])));
+    }
+}

@@ -78,8 +78,8 @@ impl PostedSend {
         let op = self.op?;
         let ok = status == WcStatus::Success;
         let byte_len = if ok { self.len } else { 0 };
-        let told = self.signaled || !ok;
-        told.then(|| Wc { byte_len, ..blank(qp, self.wr_id, op, status) })
+        let wanted = self.signaled || !ok;
+        wanted.then(|| Wc { byte_len, ..blank(qp, self.wr_id, op, status) })
     }
 
     /// True if the user waits for a one-sided WR, which the peer may refuse.
@@ -251,6 +251,142 @@ impl QpSendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const QP: Qp = Qp(1);
+    const CALLER: usize = 4;
+    /// Bytes of each WR of the user.
+    const LEN: u64 = 100;
+    const OK: WcStatus = WcStatus::Success;
+
+    fn queue() -> QpSendQueue {
+        QpSendQueue::new(CALLER, Shares::of(64))
+    }
+
+    fn sge(addr: u64) -> HwSge {
+        HwSge { addr, len: 1, lkey: 2 }
+    }
+
+    fn send() -> HwOp {
+        HwOp::Send { solicited: false }
+    }
+
+    fn stage(queue: &mut QpSendQueue, wr_id: u64, wc: WcOp, signaled: bool) {
+        let (op, len, reported) = (send(), LEN, signaled);
+        let (inline, copied, pieces) = (false, None, &[][..]);
+        queue.stage(CallerSend { wr_id, op, wc, len, signaled, reported, inline, copied, pieces });
+    }
+
+    /// Takes out what has a result. Returns the completions that the user gets: WR, status and bytes.
+    fn completions(queue: &mut QpSendQueue) -> Vec<(u64, WcStatus, u64)> {
+        let done = std::iter::from_fn(|| queue.take_done());
+        let wcs = done.filter_map(|(p, status)| p.completion(QP, status));
+        wcs.map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect()
+    }
+
+    #[test]
+    fn one_doorbell_hands_over_all_that_is_staged() {
+        let mut queue = queue();
+        let (op, wc, copied) = (send(), WcOp::Send, Some((CopySlot::NONE, sge(1))));
+        let (pieces, len) = (&[sge(2), sge(3)][..], LEN);
+        let (signaled, reported, inline) = (false, false, false);
+        let wr = CallerSend { wr_id: 10, op, wc, len, signaled, reported, inline, copied, pieces };
+        queue.stage(wr);
+        queue.stage_bind(send());
+        stage(&mut queue, 12, WcOp::Send, false);
+        assert!(queue.has_staged());
+        let chain = queue.ring(|staged, sges| {
+            let wrs: Vec<_> = staged.iter().map(|s| (s.wr_id, s.sges, s.signaled)).collect();
+            (wrs, sges.to_vec())
+        });
+        let wrs = vec![(1, 3, false), (2, 0, false), (3, 0, true)];
+        assert_eq!(chain, Some((wrs, vec![sge(1), sge(2), sge(3)])), "the last one is signalled");
+        assert!(!queue.has_staged());
+        assert_eq!(queue.ring(|_, _| ()), None, "each goes once");
+        let eager = queue.eager(None, true);
+        assert_eq!((eager.wr_id, eager.signaled, eager.sges), (4, true, 1));
+        assert!(!queue.has_staged(), "it goes by itself");
+    }
+
+    #[test]
+    fn a_completion_is_that_of_all_earlier_wrs() {
+        let mut queue = queue();
+        stage(&mut queue, 10, WcOp::Read, true);
+        stage(&mut queue, 11, WcOp::Send, false);
+        assert_eq!(queue.stage_bind(send()), 3);
+        stage(&mut queue, 13, WcOp::Send, true);
+        stage(&mut queue, 14, WcOp::Write, true);
+        assert!(queue.awaits_answers());
+        queue.completed(4, OK, false);
+        assert_eq!(completions(&mut queue), [(10, OK, LEN), (13, OK, LEN)]);
+        assert_eq!((queue.holds(3), queue.holds(5)), (false, true));
+        assert!(!queue.is_empty() && queue.awaits_answers());
+        queue.completed(5, OK, false);
+        assert_eq!(completions(&mut queue), [(14, OK, LEN)]);
+        assert!(queue.is_empty() && !queue.awaits_answers());
+    }
+
+    #[test]
+    fn reads_of_siw_hold_back_what_is_behind_them() {
+        let mut queue = queue();
+        let refused = WcStatus::RemoteAccess;
+        stage(&mut queue, 10, WcOp::Read, true);
+        stage(&mut queue, 11, WcOp::Read, true);
+        stage(&mut queue, 12, WcOp::Send, true);
+        queue.completed(2, refused, true);
+        queue.completed(3, WcStatus::Flushed, true);
+        assert_eq!(completions(&mut queue), [], "the first READ has yet to complete");
+        queue.completed(1, OK, true);
+        let all = [(10, OK, LEN), (11, refused, 0), (12, WcStatus::Flushed, 0)];
+        assert_eq!(completions(&mut queue), all, "each has its own result");
+    }
+
+    #[test]
+    fn the_user_gets_failures_that_it_did_not_ask_for() {
+        let mut queue = queue();
+        let failed = WcStatus::RemoteOperation;
+        stage(&mut queue, 10, WcOp::Send, false);
+        let bind = queue.stage_bind(send());
+        queue.ring(|_, _| ());
+        let eager = queue.eager(None, true).wr_id;
+        for seq in [1, bind, eager] {
+            queue.completed(seq, failed, false);
+        }
+        assert_eq!(completions(&mut queue), [(10, failed, 0)], "the others are the driver's own");
+        stage(&mut queue, 11, WcOp::Send, false);
+        queue.completed(4, OK, false);
+        assert_eq!((completions(&mut queue), queue.is_empty()), (vec![], true));
+    }
+
+    #[test]
+    fn an_entry_is_free_when_its_wr_has_left() {
+        let mut queue = queue();
+        assert_eq!(queue.oldest_bind(), None);
+        (0..CALLER).for_each(|_| stage(&mut queue, 10, WcOp::Send, true));
+        assert!(!queue.has(Work::Caller) && queue.has(Work::Bind) && queue.has(Work::Eager));
+        let bind = queue.stage_bind(send());
+        queue.stage_bind(send());
+        queue.completed(1, OK, false);
+        assert!(!queue.has(Work::Caller), "it may still hold a slot");
+        assert_eq!((completions(&mut queue).len(), queue.has(Work::Caller)), (1, true));
+        assert_eq!(queue.oldest_bind(), Some(bind));
+    }
+
+    #[test]
+    fn nothing_is_left_after_the_queue_pair() {
+        let mut queue = queue();
+        stage(&mut queue, 10, WcOp::Send, true);
+        stage(&mut queue, 11, WcOp::Send, false);
+        stage(&mut queue, 12, WcOp::Send, true);
+        queue.completed(1, OK, false);
+        assert_eq!(completions(&mut queue).len(), 1);
+        (0..2).for_each(|_| stage(&mut queue, 13, WcOp::Send, false));
+        assert!(!queue.has(Work::Caller));
+        let (posted, signaled) = queue.clear();
+        assert_eq!((posted.len(), signaled), (4, 1), "one of the two has left");
+        assert!(queue.is_empty() && !queue.has_staged() && queue.has(Work::Caller));
+        assert_eq!(queue.clear().1, 0);
+        assert_eq!(queue.stage_bind(send()), 6, "no number is used again");
+    }
 
     #[test]
     fn an_end_waits_for_one_sided_operations_of_the_user_only() {

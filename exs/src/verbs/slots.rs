@@ -16,6 +16,12 @@ const SLOTS_PER_CHUNK: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopySlot(u32);
 
+#[cfg(test)]
+impl CopySlot {
+    /// A slot of no domain.
+    pub(super) const NONE: CopySlot = CopySlot(u32::MAX);
+}
+
 /// The slots of a protection domain. They are made when first needed, a chunk at a time. There are
 /// never more than the largest number of WRs outstanding at a time, rounded up to a chunk.
 pub(super) struct CopySlots {
