@@ -39,7 +39,6 @@ const FAR: Duration = Duration::from_secs(3600);
 const EARLY: u32 = 1024;
 
 /// What a program that drives a shard has found.
-#[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driven {
     /// Events. `asked`: the thread has asked the kernel before.
@@ -236,21 +235,11 @@ impl Context {
         // A loop that comes again without a sleep has asked the kernel a moment ago.
         let mut ask = self.disarm();
         for _ in 0..PASSING_TURNS {
-            queue.begin_quiet();
-            let led = self.lead_once(ask);
-            if led.is_ok() && queue.len() >= want.min.max(1) {
-                // The caller takes them, which ends the quiet.
-                return Ok(Waited::There);
+            match self.drive_turn(queue, want.min.max(1), ask)? {
+                Driven::Found { .. } => return Ok(Waited::There),
+                Driven::Asleep => return Ok(Waited::of(queue.len() >= want.min)),
+                Driven::Again => ask = true,
             }
-            queue.end_quiet();
-            led?;
-            if queue.len() >= want.min {
-                return Ok(Waited::There);
-            }
-            if self.arm() {
-                return Ok(Waited::TooFew);
-            }
-            ask = true;
         }
         // The shard has more to do: the wake-up keeps the descriptor readable.
         self.lead.wake();
@@ -273,21 +262,26 @@ impl Context {
         {
             return Driven::Found { asked: false };
         }
+        // The kernel's error comes again if it lasts.
+        self.drive_turn(queue, 1, true).unwrap_or(Driven::Again)
+    }
+
+    /// A turn for a program that waits for the queue's descriptor, and wants `min` events. If it finds
+    /// them, the caller takes them. With `ask`, the thread first asks the kernel what became ready.
+    fn drive_turn(&self, queue: &QueueCore, min: usize, ask: bool) -> Result<Driven, Error> {
         queue.begin_quiet();
-        let led = self.lead_once(true);
-        if !queue.is_empty() {
-            // The caller takes them, which ends the quiet.
-            return Driven::Found { asked: matches!(led, Ok(true)) };
+        let led = self.lead_once(ask);
+        if queue.len() >= min {
+            // Taking them ends the quiet.
+            return Ok(Driven::Found { asked: matches!(led, Ok(true)) });
         }
         queue.end_quiet();
+        let led = led?;
         let armed = self.arm();
         // A background thread or a companion that was asked to leave the lead may not have seen what
         // made the descriptor readable. It wakes the program when it leaves, if the shard is armed.
-        let left = matches!(led, Ok(false)) && self.lead.lead().is_free();
-        match armed && !left {
-            true => Driven::Asleep,
-            false => Driven::Again,
-        }
+        let left = !led && self.lead.lead().is_free();
+        Ok(if armed && !left { Driven::Asleep } else { Driven::Again })
     }
 
     /// The background thread, or a companion, has left the lead. A program that asked for the lead

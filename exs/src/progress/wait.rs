@@ -46,7 +46,7 @@ pub(crate) enum Waited {
 }
 
 impl Waited {
-    fn of(there: bool) -> Waited {
+    pub(super) fn of(there: bool) -> Waited {
         if there { Waited::There } else { Waited::TooFew }
     }
 }
