@@ -25,7 +25,9 @@
 //! task of the runtime moves the data of its sockets when the descriptor is readable. Any number of
 //! runtimes of both kinds can be in a process, and tasks of a `LocalSet` count as the runtime's.
 //! Outside of a runtime, a thread of the process does this, so that the futures work with any
-//! executor. The event queue has room for all operations: none is refused for lack of it.
+//! executor. The thread ends about a second after the last socket and operation that needed it, and
+//! the next one starts another. The event queue has room for all operations: none is refused for lack
+//! of it.
 //!
 //! # For those who change it
 //! `reactor` has the queue and the table of operations (`slots`), `driver` the task and `turns` the

@@ -1,6 +1,6 @@
 //! The reactor: the event queue of a runtime, and the tasks that wait for its events.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const DEPTH: usize = u32::MAX as usize;
 /// The events that are taken from the queue at once.
 pub(super) const BATCH: usize = 256;
 
-/// How often a driver without a runtime looks whether it is still needed.
+/// How long a thread that drives waits for an event before it looks whether it is still needed.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// An event queue, and the tasks that wait for its events.
@@ -40,8 +40,9 @@ struct Taken {
     wakers: Vec<Waker>,
 }
 
-/// The reactor of the operations that begin outside of a runtime. A thread drives it.
-static THREADED: ProcessLock<Option<Arc<AioReactor>>> = ProcessLock::new(None);
+/// The reactor of the operations that begin outside of a runtime. It lives as long as its thread, a
+/// socket or an operation.
+static THREADED: ProcessLock<Weak<AioReactor>> = ProcessLock::new(Weak::new());
 
 impl AioReactor {
     pub(super) fn new() -> Result<Arc<AioReactor>, Error> {
@@ -66,13 +67,22 @@ impl AioReactor {
         if let Some(reactor) = super::driver::of_runtime() {
             return reactor;
         }
-        let mut threaded = THREADED.lock();
-        if let Some(reactor) = &*threaded {
-            return Ok(Arc::clone(reactor));
+        AioReactor::of_thread(&THREADED, IDLE)
+    }
+
+    /// The reactor that a thread drives. If the last one has ended, another one begins, whose thread
+    /// ends after this time without an event and without another owner of the reactor.
+    fn of_thread(
+        known: &ProcessLock<Weak<AioReactor>>,
+        idle: Duration,
+    ) -> Result<Arc<AioReactor>, Error> {
+        let mut known = known.lock();
+        if let Some(reactor) = known.upgrade() {
+            return Ok(reactor);
         }
         let reactor = AioReactor::new()?;
-        reactor.drive_by_thread()?;
-        *threaded = Some(Arc::clone(&reactor));
+        reactor.drive_for(idle)?;
+        *known = Arc::downgrade(&reactor);
         Ok(reactor)
     }
 
@@ -131,29 +141,42 @@ impl AioReactor {
         }
     }
 
-    /// The runtime has gone, or there is none: a thread drives from now on.
+    /// The runtime has gone: a thread drives from now on.
     ///
     /// # Errors
     /// What the kernel says if the thread cannot start.
+    #[cfg(feature = "tokio")]
     pub(super) fn drive_by_thread(self: &Arc<AioReactor>) -> Result<(), Error> {
+        self.drive_for(IDLE)
+    }
+
+    fn drive_for(self: &Arc<AioReactor>, idle: Duration) -> Result<(), Error> {
         let reactor = Arc::clone(self);
         let thread = std::thread::Builder::new().name("exs-aio".into());
-        let started = thread.spawn(move || reactor.drive_until_alone());
+        let started = thread.spawn(move || reactor.drive_until_alone(idle));
         started.map(drop).map_err(|e| Error::os("starting the thread exs-aio", &e))
     }
 
-    /// Drives while another owner of the reactor is left.
-    fn drive_until_alone(self: Arc<AioReactor>) {
+    /// Drives until a wait of this length ends without an event, and no other owner of the reactor is
+    /// left.
+    fn drive_until_alone(mut self: Arc<AioReactor>, idle: Duration) {
         let (mut events, mut wakers) = (Vec::with_capacity(BATCH), Vec::new());
         loop {
             // Only a signal handler ends the wait early.
-            let _ = self.queue.dequeue_into(&mut events, 1, BATCH, Some(IDLE));
+            let found = self.queue.dequeue_into(&mut events, 1, BATCH, Some(idle)).unwrap_or(0);
             self.deliver(&mut events, &mut wakers);
             wakers.drain(..).for_each(Waker::wake);
             #[cfg(feature = "tokio")]
             self.turns.end_turn();
-            if Arc::strong_count(&self) == 1 {
-                return;
+            if found > 0 {
+                continue;
+            }
+            // This takes the last strong reference in one step. A caller that has upgraded a weak
+            // reference before keeps the thread. A later caller finds that the reactor is gone, and
+            // starts another.
+            match Arc::try_unwrap(self) {
+                Ok(_alone) => return,
+                Err(needed) => self = needed,
             }
         }
     }
@@ -164,3 +187,6 @@ impl AioReactor {
         &self.pool
     }
 }
+
+#[cfg(test)]
+mod tests;
