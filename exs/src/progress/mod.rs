@@ -34,6 +34,8 @@ mod companions;
 mod context;
 mod devices;
 mod drive;
+#[cfg(all(test, feature = "tokio"))]
+mod edge_loop;
 mod engine;
 mod error;
 mod event;
@@ -68,6 +70,8 @@ pub use devices::Devices;
 pub(crate) use devices::describe_transports;
 #[cfg(feature = "tokio")]
 pub(crate) use drive::Driven;
+#[cfg(all(test, feature = "tokio"))]
+pub(crate) use edge_loop::EdgeLoop;
 pub(crate) use engine::Short;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;

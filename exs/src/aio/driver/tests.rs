@@ -1,9 +1,8 @@
-use std::os::fd::AsRawFd;
-
 use super::*;
 use crate::api::{
     Completion, EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport,
 };
+use crate::progress::EdgeLoop;
 
 /// Two queues in different shards. A process has several for each processor.
 fn queues_of_two_shards() -> [EventQueue; 2] {
@@ -47,16 +46,7 @@ fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
     let (server, client) = connected(&queues);
     let [queue, sends] = queues;
 
-    let (mut poll, mut told) = (mio::Poll::new().unwrap(), mio::Events::with_capacity(8));
-    let fd = queue.as_fd().as_raw_fd();
-    let source = &mut mio::unix::SourceFd(&fd);
-    poll.registry().register(source, mio::Token(0), mio::Interest::READABLE).unwrap();
-    let mut wait = || {
-        told.clear();
-        while told.is_empty() {
-            poll.poll(&mut told, None).unwrap();
-        }
-    };
+    let mut program = EdgeLoop::new(&queue);
     for n in 1..=2 {
         server.recv(&queue, Token(n), vec![0; 8], RecvFlags::NONE).unwrap();
     }
@@ -77,9 +67,9 @@ fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
         }
     };
     client.send(&sends, Token(0), *b"one").unwrap();
-    wait();
+    program.wait();
     assert_eq!(found(false), Some(Token(1)));
     client.send(&sends, Token(0), *b"two").unwrap();
-    wait();
+    program.wait();
     assert_eq!(found(true), Some(Token(2)), "a sleep was announced, and no word comes again");
 }

@@ -1,32 +1,12 @@
 //! A companion leaves the lead to a program that waits for a descriptor.
 
-use std::os::fd::AsRawFd;
-
 use super::*;
 use crate::progress::devices::Devices;
 use crate::progress::drive::Driven;
+use crate::progress::edge_loop::EdgeLoop;
 use crate::progress::event::RawEvent;
 use crate::progress::options::QueueOptions;
 use crate::progress::queue::{QueueCore, Want};
-
-/// An event loop that waits for a descriptor as tokio and mio do: the kernel reports each change once.
-struct EdgeLoop(mio::Poll);
-
-impl EdgeLoop {
-    fn new(fd: RawFd) -> EdgeLoop {
-        let poll = mio::Poll::new().unwrap();
-        let source = &mut mio::unix::SourceFd(&fd);
-        poll.registry().register(source, mio::Token(0), mio::Interest::READABLE).unwrap();
-        EdgeLoop(poll)
-    }
-
-    /// True if the descriptor became readable since the last call.
-    fn was_told(&mut self) -> bool {
-        let mut told = mio::Events::with_capacity(8);
-        self.0.poll(&mut told, Some(Duration::ZERO)).unwrap();
-        !told.is_empty()
-    }
-}
 
 /// A dequeue that does not wait, of a program that waits for the queue's descriptor.
 fn dequeue(context: &Context, queue: &QueueCore) -> Driven {
@@ -43,7 +23,7 @@ fn asleep(shard: Shard) -> (EdgeLoop, Companions) {
     let context = Context::in_shard(shard, Devices::of_host()).unwrap();
     let context: &Arc<Context> = Box::leak(Box::new(context));
     let queue = Box::leak(Box::new(QueueCore::new(&QueueOptions::default()).unwrap()));
-    let mut program = EdgeLoop::new(context.program_fd(queue).as_raw_fd());
+    let mut program = EdgeLoop::new(&context.program_fd(queue));
     let mut companions = Companions(vec![Companion { context, reactor: None }]);
     while companions.0[0].reactor.is_none() {
         // The background thread leads if no thread has come for a tick. A dequeue asks it to leave.
