@@ -177,6 +177,15 @@ impl Machine for PeerClose {
     ];
 }
 
+/// How a connection ended, with the reason for the operations that it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ConnectionEnd {
+    /// One of the sides closed it.
+    Closed(OpError),
+    /// It failed, or was cut.
+    Failed(OpError),
+}
+
 /// The life of one connection.
 #[derive(Debug)]
 pub(super) struct Life {
@@ -190,8 +199,8 @@ pub(super) struct Life {
     send_shut: bool,
     /// This side gave the connection up: data that have arrived are dropped.
     abandoned: bool,
-    /// Why the connection is over. Set on the way to `Failed` or `Gone`, and then final.
-    reason: Option<OpError>,
+    /// How the connection ended. Set on the way to `Failed` or `Gone`, and then final; `None` before.
+    end: Option<ConnectionEnd>,
     /// How the queue pair ended; set on the way to `Gone`.
     cause: DisconnectCause,
 }
@@ -205,7 +214,7 @@ impl Life {
             recv_shut: false,
             send_shut: false,
             abandoned: false,
-            reason: None,
+            end: None,
             cause: DisconnectCause::Aborted,
         }
     }
@@ -235,7 +244,7 @@ impl Life {
     /// The connection cannot go on. Only the first reason counts.
     pub(super) fn on_failed(&mut self, reason: OpError) {
         if self.stage.step(StageEvent::Fail) {
-            self.reason = Some(reason);
+            self.end = Some(ConnectionEnd::Failed(reason));
         }
     }
 
@@ -259,12 +268,16 @@ impl Life {
             return;
         }
         self.cause = cause;
-        let reason = match cause {
-            _ if self.peer_closed() => OpError::PeerClosed,
-            DisconnectCause::Aborted => OpError::Aborted,
-            cause => OpError::Reset { cause },
+        let end = match cause {
+            _ if self.peer_closed() => ConnectionEnd::Closed(OpError::PeerClosed),
+            DisconnectCause::Aborted => ConnectionEnd::Failed(OpError::Aborted),
+            // The device says no more than that the end was in order.
+            DisconnectCause::Orderly if self.closed_in_order() => {
+                ConnectionEnd::Closed(OpError::Reset { cause })
+            }
+            cause => ConnectionEnd::Failed(OpError::Reset { cause }),
         };
-        self.reason.get_or_insert(reason);
+        self.end.get_or_insert(end);
     }
 
     /// The WRs that the RNIC held have ended. Returns how the queue pair ended, once.
@@ -385,17 +398,17 @@ impl Life {
 
     /// Why the connection is over; `None` while it is not, and during an orderly disconnect.
     pub(super) fn reason(&self) -> Option<&OpError> {
-        self.reason.as_ref()
+        match self.end.as_ref()? {
+            ConnectionEnd::Closed(reason) | ConnectionEnd::Failed(reason) => Some(reason),
+        }
     }
 
     /// Why the connection is over, unless one of the sides ended it in order.
     pub(super) fn failure(&self) -> Option<&OpError> {
-        self.reason.as_ref().filter(|reason| match reason {
-            OpError::PeerClosed => false,
-            // The device says no more than that the end was in order.
-            OpError::Reset { cause: DisconnectCause::Orderly } => !self.closed_in_order(),
-            _ => true,
-        })
+        match self.end.as_ref()? {
+            ConnectionEnd::Closed(_) => None,
+            ConnectionEnd::Failed(reason) => Some(reason),
+        }
     }
 
     /// The program has closed.

@@ -52,14 +52,14 @@ const ACTS: [Act; 17] = [
 ];
 
 /// What distinguishes two lives.
-type State = (Stage, OwnClose, PeerClose, bool, Option<OpError>);
+type State = (Stage, OwnClose, PeerClose, bool, Option<ConnectionEnd>);
 
 fn state(l: &Life) -> State {
-    (l.stage, l.own, l.peer, l.abandoned, l.reason.clone())
+    (l.stage, l.own, l.peer, l.abandoned, l.end.clone())
 }
 
-fn life((stage, own, peer, abandoned, reason): State) -> Life {
-    Life { stage, own, peer, abandoned, reason, ..Life::new() }
+fn life((stage, own, peer, abandoned, end): State) -> Life {
+    Life { stage, own, peer, abandoned, end, ..Life::new() }
 }
 
 /// Each call in each state that calls can lead to.
@@ -76,7 +76,7 @@ fn each_event_in_each_state_keeps_the_invariants() {
             let ended = matches!(l.stage, Stage::Failed | Stage::Cut | Stage::Gone | Stage::Down);
             assert_eq!(l.reason().is_some(), ended, "a reason, and only at the end: {why}");
             assert!(l.stage >= before.0, "no way back: {why}");
-            assert!(before.4.is_none() || l.reason == before.4, "the first reason stays: {why}");
+            assert!(before.4.is_none() || l.end == before.4, "the first end stays: {why}");
             assert!(l.stage != Stage::Cut || l.abandoned, "a cut is given up: {why}");
             let left = l.stage == Stage::Leaving;
             assert!(!left || l.own == OwnClose::Answered, "left without an answer: {why}");
@@ -133,18 +133,31 @@ fn what_a_stage_allows() {
 }
 
 #[test]
-fn the_reason_of_an_end() {
-    let end = |peer, cause| {
-        let mut l = Life { stage: Stage::Open, peer, ..Life::new() };
+fn how_a_connection_ended() {
+    let end = |own, peer, cause| {
+        let mut l = Life { stage: Stage::Open, own, peer, ..Life::new() };
         l.on_disconnected(cause);
         assert_eq!(l.settle(), Some(cause));
         assert_eq!(l.settle(), None, "once");
-        l.reason().cloned()
+        let before = (l.reason().cloned(), l.failure().is_some());
+        // Neither the peer's answer nor its own close changes that afterwards.
+        l.on_answer();
+        l.on_peer_close();
+        assert_eq!((l.reason().cloned(), l.failure().is_some()), before);
+        let (reason, failed) = before;
+        (reason.unwrap(), failed)
     };
-    let broken = DisconnectCause::Broken(libc::EPIPE);
-    assert_eq!(end(PeerClose::Sent, broken), Some(OpError::PeerClosed));
-    assert_eq!(end(PeerClose::No, DisconnectCause::Aborted), Some(OpError::Aborted));
-    assert_eq!(end(PeerClose::No, broken), Some(OpError::Reset { cause: broken }));
+    let (orderly, broken) = (DisconnectCause::Orderly, DisconnectCause::Broken(libc::EPIPE));
+    let (no, closed) = (OwnClose::No, PeerClose::Sent);
+    assert_eq!(end(no, closed, broken), (OpError::PeerClosed, false));
+    assert_eq!(end(no, PeerClose::No, DisconnectCause::Aborted), (OpError::Aborted, true));
+    assert_eq!(end(no, PeerClose::No, broken), (OpError::Reset { cause: broken }, true));
+    for (own, failed) in [(no, true), (OwnClose::Sent, true), (OwnClose::Answered, false)] {
+        let reset = OpError::Reset { cause: orderly };
+        assert_eq!(end(own, PeerClose::No, orderly), (reset, failed), "{own:?}");
+    }
+    let answered = end(OwnClose::Answered, PeerClose::No, broken);
+    assert_eq!(answered, (OpError::Reset { cause: broken }, true));
 }
 
 /// The drawing of a table, for a reader of `spec-notes/session.md`.
