@@ -48,7 +48,7 @@ fn start(handle: &Handle) -> Result<Arc<AioReactor>, Error> {
     #[allow(deprecated, reason = "the descriptor is owned, and older versions have no `register`")]
     let fd = AsyncFd::with_interest(fd, Interest::READABLE).map_err(error)?;
     let mut driver = RuntimeDriver {
-        reactor: Arc::clone(&reactor),
+        reactor: Some(Arc::clone(&reactor)),
         fd,
         events: Vec::with_capacity(BATCH),
         wakers: Vec::new(),
@@ -66,7 +66,8 @@ fn start(handle: &Handle) -> Result<Arc<AioReactor>, Error> {
 
 /// The state of the task.
 struct RuntimeDriver {
-    reactor: Arc<AioReactor>,
+    /// None: the runtime has ended.
+    reactor: Option<Arc<AioReactor>>,
     fd: AsyncFd<OwnedFd>,
     events: Vec<Event>,
     wakers: Vec<Waker>,
@@ -79,12 +80,13 @@ impl RuntimeDriver {
     /// A turn of the task. `Continue`: another turn must follow behind those of the tasks. `Break`: the
     /// runtime ends.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ControlFlow<()>> {
-        self.reactor.turns.set_driver(cx.waker());
-        self.reactor.turns.end_turn();
+        let Some(reactor) = &self.reactor else { return Poll::Ready(ControlFlow::Break(())) };
+        reactor.turns.set_driver(cx.waker());
+        reactor.turns.end_turn();
         loop {
             let Poll::Ready(ready) = self.fd.poll_read_ready(cx) else { return Poll::Pending };
             let Ok(mut ready) = ready else { return Poll::Ready(ControlFlow::Break(())) };
-            let queue = self.reactor.queue();
+            let queue = reactor.queue();
             // The readiness above is older than the question to the kernel, so what comes after that
             // question is not cleared with it.
             let driven = queue.drive_into(&mut self.events, BATCH, self.look.take());
@@ -99,7 +101,7 @@ impl RuntimeDriver {
             if sleeps {
                 ready.clear_ready();
             }
-            self.reactor.deliver(&mut self.events, &mut self.wakers);
+            reactor.deliver(&mut self.events, &mut self.wakers);
             self.wakers.drain(..).for_each(Waker::wake);
             if !sleeps {
                 return Poll::Ready(ControlFlow::Continue(()));
@@ -109,13 +111,16 @@ impl RuntimeDriver {
 }
 
 impl Drop for RuntimeDriver {
-    /// The runtime ends. Operations whose futures live on elsewhere need another driver.
+    /// The runtime ends. Operations whose futures live on elsewhere need another driver. So does a
+    /// thread that enters the runtime at this moment: it finds the reactor, or that it is gone.
     fn drop(&mut self) {
-        let needed = Arc::strong_count(&self.reactor) > 1;
-        if needed && let Err(e) = self.reactor.drive_by_thread() {
+        let Some(reactor) = self.reactor.take() else { return };
+        reactor.turns.clear_driver();
+        if let Err(needed) = Arc::try_unwrap(reactor)
+            && let Err(e) = needed.drive_by_thread()
+        {
             crate::trace::warn!("the sockets of a tokio runtime that has ended stand still: {e}");
         }
-        self.reactor.turns.clear_driver();
     }
 }
 

@@ -177,3 +177,27 @@ fn many_runtimes_come_and_go() {
         std::thread::yield_now();
     }
 }
+
+/// A thread that enters a runtime while it ends has a socket that is driven, or an error.
+#[test]
+fn a_thread_enters_a_runtime_that_ends() {
+    let _dog = Watchdog::new("a thread enters a runtime that ends");
+    let (client, server) = block_on(SOFT.sockets(SocketType::Stream));
+    let (client, server) = (client.into_inner(), server.into_inner());
+    for _ in 0..200 {
+        let old = runtime(1);
+        // Only the driver owns the reactor of the runtime from here on.
+        drop(old.block_on(async { SOFT.socket(SocketType::Stream) }));
+        let handle = old.handle().clone();
+        let entered = std::thread::scope(|scope| {
+            scope.spawn(move || drop(old));
+            let _in_runtime = handle.enter();
+            AsyncSocket::from_socket(server.clone())
+        });
+        // tokio registers no descriptor any more where the runtime has ended.
+        let Ok(socket) = entered else { continue };
+        let receive = socket.recv(vec![0; 1]);
+        client.blocking().send_all(b"x").unwrap();
+        assert_eq!(block_on(receive).0.unwrap(), 1);
+    }
+}
