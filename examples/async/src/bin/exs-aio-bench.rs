@@ -7,7 +7,8 @@
 //!
 //! The options: `--multi`: runtimes of the kind multi_thread, with two workers each. `--processes`:
 //! the server is a process. `--spawn`: client and server are tasks, not the future of `block_on`.
-//! `--only=tcp`, `--only=soft` or `--only=shm`: this kind of stream alone.
+//! `--only=tcp`, `--only=soft` or `--only=shm`: this kind of stream alone. `--clients=N`: the
+//! connections of `http` (8). `--connections=N`: those of `many` (1000).
 
 use std::error::Error;
 use std::future::Future;
@@ -37,6 +38,8 @@ struct Config {
     processes: bool,
     spawn: bool,
     only: Option<String>,
+    clients: u32,
+    connections: u32,
     /// This process is the server of another one.
     serves: bool,
 }
@@ -177,8 +180,8 @@ where
         std::process::exit(0);
     }
     if config().processes {
-        let args =
-            std::env::args().skip(1).filter(|arg| arg.starts_with("--multi") || arg == "--spawn");
+        let own = |arg: &String| arg == "--processes" || arg.starts_with("--only=");
+        let args = std::env::args().skip(1).filter(|arg| arg.starts_with("--") && !own(arg));
         let only = format!("--only={}", net.name());
         let mut server = Command::new(std::env::current_exe()?)
             .args([scenario, "1", "--serves", &only])
@@ -260,10 +263,9 @@ fn bulk<N: Net>(net: N) -> Result<f64> {
     })
 }
 
-/// Requests each second over 8 connections.
+/// Requests each second, over connections that each have one under way.
 fn http<N: Net>(net: N) -> Result<f64> {
-    const CLIENTS: u32 = 8;
-    const REQUESTS: u32 = 2000;
+    const ALL: u32 = 16_000;
     let serve = |listener: N::Listener| async move {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let stop = Arc::new(Mutex::new(Some(stop)));
@@ -292,26 +294,24 @@ fn http<N: Net>(net: N) -> Result<f64> {
         }
         Ok::<(), Box<dyn Error + Send + Sync>>(())
     };
+    let clients = config().clients;
+    let requests = ALL.div_ceil(clients);
     beside("http", net, serve, move |addr| async move {
         ask("/", 100, addr).await?;
         let begun = Instant::now();
-        let clients: Vec<_> =
-            (0..CLIENTS).map(|_| tokio::spawn(ask("/", REQUESTS, addr))).collect();
-        for client in clients {
-            client.await??;
+        let asking: Vec<_> = (0..clients).map(|_| tokio::spawn(ask("/", requests, addr))).collect();
+        for task in asking {
+            task.await??;
         }
         let took = begun.elapsed().as_secs_f64();
         ask("/end", 1, addr).await?;
-        Ok(f64::from(CLIENTS * REQUESTS) / took)
+        Ok(f64::from(clients * requests) / took)
     })
 }
 
 /// Connections each second, all open at once, with an echo each.
 fn many<N: Net>(net: N) -> Result<f64> {
-    let connections: u32 = match std::env::var("CONNECTIONS") {
-        Ok(n) => n.parse()?,
-        Err(_) => 1000,
-    };
+    let connections = config().connections;
     let serve = move |mut listener: N::Listener| async move {
         let mut tasks = Vec::new();
         for _ in 0..connections {
@@ -350,17 +350,40 @@ fn median(figures: &mut [f64]) -> f64 {
     figures[figures.len() / 2]
 }
 
+impl Config {
+    fn of(options: &[String]) -> Result<Config> {
+        let (clients, connections) = (8, 1000);
+        let (multi, processes, spawn, serves) = (false, false, false, false);
+        let only = None;
+        let mut config = Config { multi, processes, spawn, only, clients, connections, serves };
+        for option in options {
+            match option.split_once('=').unwrap_or((option, "")) {
+                ("--multi", "") => config.multi = true,
+                ("--processes", "") => config.processes = true,
+                ("--spawn", "") => config.spawn = true,
+                ("--serves", "") => config.serves = true,
+                ("--only", net @ ("tcp" | "soft" | "shm")) => config.only = Some(net.to_owned()),
+                ("--clients", n) => config.clients = at_least_one(option, n)?,
+                ("--connections", n) => config.connections = at_least_one(option, n)?,
+                _ => return Err(format!("there is no option {option}").into()),
+            }
+        }
+        Ok(config)
+    }
+}
+
+fn at_least_one(option: &str, n: &str) -> Result<u32> {
+    match n.parse() {
+        Ok(n @ 1..) => Ok(n),
+        _ => Err(format!("{option} needs a number of at least 1").into()),
+    }
+}
+
 fn main() -> Result<()> {
     let (options, args): (Vec<_>, Vec<_>) =
         std::env::args().skip(1).partition(|arg| arg.starts_with("--"));
-    let has = |name: &str| options.iter().any(|option| option == name);
-    let config = CONFIG.get_or_init(|| Config {
-        multi: has("--multi"),
-        processes: has("--processes"),
-        spawn: has("--spawn"),
-        only: options.iter().find_map(|o| o.strip_prefix("--only=")).map(str::to_owned),
-        serves: has("--serves"),
-    });
+    let config = Config::of(&options)?;
+    let config = CONFIG.get_or_init(|| config);
     let wanted = args.first().map_or("all", |name| name);
     let rounds: usize = args.get(1).map_or(Ok(5), |n| n.parse())?;
     let run = |name: &str, unit: &str, scale: f64, f: &dyn Fn(usize) -> Result<f64>| {
