@@ -9,10 +9,9 @@ pub enum Doorbell {
     Idle,
     /// Ring with whatever leaves next: the peer does not wait for what was posted.
     Piggyback,
-    /// Ring with the program's next call, or before the thread sleeps: the program most likely sends
-    /// something next.
+    /// Ring before the thread sleeps, or with the program's next call, which most likely sends something.
     Next,
-    /// Ring before the thread returns to the program, or sleeps.
+    /// Ring before the thread sleeps.
     Soon,
     /// Ring now: what was posted is data, or the peer waits for it.
     Now,
