@@ -15,11 +15,15 @@ fn files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count() - 1
 }
 
-/// Kilobytes of memory in use.
+/// KiB of this process that are resident: its own and shared memory, without the pages of its program,
+/// whose number depends on what the page cache has of it.
 pub(crate) fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    let kib = |name: &str| -> usize {
+        let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    kib("RssAnon:") + kib("RssShmem:")
 }
 
 /// Waits, by the progress of the library, until nothing is left of past connections.
