@@ -231,7 +231,6 @@ fn the_group_of_a_listener_stays() {
     until(|o| o.now() == before.now());
 }
 
-/// A connect that fails half-way leaves nothing.
 /// READY has no doorbell of its own. The background thread rings it if the program makes no call for a
 /// tick, so a test cannot ask for more than one connect of many.
 #[test]
@@ -251,6 +250,7 @@ fn ready_leaves_with_the_first_send() {
     assert!(together, "each connect has rung a doorbell for READY alone");
 }
 
+/// A connect that fails half-way leaves nothing.
 #[test]
 fn a_connect_that_fails_leaves_no_domain() {
     let (_alone, _dog) = (alone(), Watchdog::new("a_connect_that_fails_leaves_no_domain"));
