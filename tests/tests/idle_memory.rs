@@ -10,7 +10,7 @@ use std::time::Duration;
 use exs::rnic::Rnic;
 use exs::verbs::VerbsRnic;
 use exs::{EventQueue, Options, RecvFlags, Socket, SocketType, Transport};
-use exs_tests::harness::{Ledger, Watchdog, accepted};
+use exs_tests::harness::{Ledger, Watchdog, accepted, status_kib};
 use exs_tests::rdma;
 use exs_tests::skip::{part as skip_part, skip};
 
@@ -27,10 +27,7 @@ fn socket() -> Socket {
 /// Memory that this process has for itself, in bytes. It includes the memory that devices have pinned,
 /// but not queues that the kernel has made for a software device: rxe's take 100 KiB for a queue pair.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).expect("RssAnon");
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
-    kib << 10
+    (status_kib("RssAnon:") as u64) << 10
 }
 
 /// Connections that have carried a message.

@@ -240,6 +240,13 @@ pub fn stream_pair(options: &Options) -> (Socket, Socket) {
     (client, listener.blocking().accept().unwrap().0)
 }
 
+/// A line of `/proc/self/status` that counts KiB, such as `"RssAnon:"`.
+pub fn status_kib(line: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let kib = status.lines().find_map(|l| l.strip_prefix(line)).expect(line);
+    kib.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+}
+
 /// Lets this process have as many open files as the system allows it.
 pub fn many_files() -> u64 {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -18,6 +18,6 @@ mod watchdog;
 
 pub use bytes::{Rng, check, pattern};
 pub use cable::{Cable, run};
-pub use env::{Env, many_files, stream_pair, stream_socket};
+pub use env::{Env, many_files, status_kib, stream_pair, stream_socket};
 pub use ledger::{Ledger, accepted, accepted_kernel};
 pub use watchdog::{LIMIT, Watchdog};

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use exs::{EventQueue, Interest, Options, RecvFlags, Socket, SocketType, Token};
-use exs_tests::harness::{Ledger, Rng, Watchdog, accepted, many_files, peer};
+use exs_tests::harness::{Ledger, Rng, Watchdog, accepted, many_files, peer, status_kib};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::threads::listener;
@@ -18,12 +18,7 @@ fn files() -> usize {
 /// KiB of this process that are resident: its own and shared memory, without the pages of its program,
 /// whose number depends on what the page cache has of it.
 pub(crate) fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let kib = |name: &str| -> usize {
-        let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
-    };
-    kib("RssAnon:") + kib("RssShmem:")
+    status_kib("RssAnon:") + status_kib("RssShmem:")
 }
 
 /// Waits, by the progress of the library, until nothing is left of past connections.
