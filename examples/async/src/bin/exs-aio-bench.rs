@@ -33,6 +33,7 @@ use tokio::runtime::{Builder, Runtime};
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// What the command line says.
+#[derive(Default)]
 struct Config {
     multi: bool,
     processes: bool,
@@ -352,10 +353,7 @@ fn median(figures: &mut [f64]) -> f64 {
 
 impl Config {
     fn of(options: &[String]) -> Result<Config> {
-        let (clients, connections) = (8, 1000);
-        let (multi, processes, spawn, serves) = (false, false, false, false);
-        let only = None;
-        let mut config = Config { multi, processes, spawn, only, clients, connections, serves };
+        let mut config = Config { clients: 8, connections: 1000, ..Config::default() };
         for option in options {
             match option.split_once('=').unwrap_or((option, "")) {
                 ("--multi", "") => config.multi = true,
