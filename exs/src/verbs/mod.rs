@@ -182,12 +182,12 @@ impl VerbsRnic {
         // What happened before this RNIC had its watches is looked for at its first turn.
         watches.note(WatchedFd::Async);
         watches.note(WatchedFd::Node);
-        let port = device.port(1).ok().map(|port| port.max_msg);
+        let max_msg = device.port(1).ok().map(|port| port.max_msg);
         Ok(VerbsRnic {
             cm_ids: CmIds::new(host, device),
             memory: DeviceMemory::new(device, &attr),
             device_cqs: DeviceCqs::new(device, attr.max_cqe, channel),
-            profile: DeviceProfile::new(device.name(), port, attr),
+            profile: DeviceProfile::new(device.name(), max_msg, attr),
             device,
             watches,
             presence: removal::Presence::default(),
