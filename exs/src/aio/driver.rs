@@ -40,8 +40,16 @@ pub(super) fn of_runtime() -> Option<Result<Arc<AioReactor>, Error>> {
     Some(started)
 }
 
+/// True if the calling thread is in the runtime whose driver has this reactor.
+pub(super) fn drives(reactor: &Arc<AioReactor>) -> bool {
+    let Ok(handle) = Handle::try_current() else { return false };
+    let runtimes = RUNTIMES.lock();
+    let here = runtimes.as_ref().and_then(|runtimes| runtimes.get(&handle.id()));
+    here.is_some_and(|here| here.as_ptr() == Arc::as_ptr(reactor))
+}
+
 fn start(handle: &Handle) -> Result<Arc<AioReactor>, Error> {
-    let reactor = AioReactor::new()?;
+    let reactor = AioReactor::new(handle.metrics().num_workers())?;
     let error = |e: std::io::Error| Error::os("registering the event queue with tokio", &e);
     // A descriptor of the driver's own, so that it cannot be closed before the driver ends.
     let fd = reactor.queue().as_fd().try_clone_to_owned().map_err(error)?;

@@ -22,7 +22,8 @@
 //!
 //! # Runtimes
 //! Each tokio runtime has one event queue, whose descriptor is registered with the runtime once. A
-//! task of the runtime moves the data of its sockets when the descriptor is readable. Any number of
+//! task of the runtime moves the data of its sockets when the descriptor is readable. A task that
+//! reads a busy stream over the software RNIC moves the stream's data itself. Any number of
 //! runtimes of both kinds can be in a process, and tasks of a `LocalSet` count as the runtime's.
 //! Outside of a runtime, a thread of the process does this, so that the futures work with any
 //! executor. The thread ends about a second after the last socket and operation that needed it, and
@@ -41,6 +42,8 @@
 mod axum;
 mod block_on;
 mod buf;
+#[cfg(feature = "tokio")]
+mod crowd;
 #[cfg(feature = "tokio")]
 mod driver;
 #[cfg(feature = "hyper")]

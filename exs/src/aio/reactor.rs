@@ -31,6 +31,8 @@ pub(super) struct AioReactor {
     #[cfg(feature = "tokio")]
     pub(super) turns: super::turns::TurnEnds,
     #[cfg(feature = "tokio")]
+    pub(super) crowd: super::crowd::Crowd,
+    #[cfg(feature = "tokio")]
     pool: Arc<super::stream::BufferPool>,
 }
 
@@ -45,7 +47,9 @@ struct Taken {
 static THREADED: ProcessLock<Weak<AioReactor>> = ProcessLock::new(Weak::new());
 
 impl AioReactor {
-    pub(super) fn new() -> Result<Arc<AioReactor>, Error> {
+    /// A reactor whose tasks run on this many workers.
+    #[cfg_attr(not(feature = "tokio"), allow(unused_variables, reason = "only streams count them"))]
+    pub(super) fn new(workers: usize) -> Result<Arc<AioReactor>, Error> {
         let queue = EventQueue::with_options(&QueueOptions::default().with_depth(DEPTH))?;
         Ok(Arc::new(AioReactor {
             queue,
@@ -53,6 +57,8 @@ impl AioReactor {
             taken: Mutex::default(),
             #[cfg(feature = "tokio")]
             turns: super::turns::TurnEnds::default(),
+            #[cfg(feature = "tokio")]
+            crowd: super::crowd::Crowd::new(workers),
             #[cfg(feature = "tokio")]
             pool: Arc::default(),
         }))
@@ -80,7 +86,7 @@ impl AioReactor {
         if let Some(reactor) = known.upgrade() {
             return Ok(reactor);
         }
-        let reactor = AioReactor::new()?;
+        let reactor = AioReactor::new(1)?;
         reactor.drive_for(idle)?;
         *known = Arc::downgrade(&reactor);
         Ok(reactor)
@@ -107,15 +113,27 @@ impl AioReactor {
     /// Takes the events that are there, without moving data, and wakes their tasks. The caller holds
     /// no lock that a sink takes.
     pub(super) fn collect(&self) {
-        if self.queue.is_empty() {
-            return;
+        if !self.queue.is_empty() {
+            // Another task may take events at the same time: each event says where it belongs.
+            self.take_and_deliver(|events| self.queue.take_into(events, BATCH));
         }
-        // Another task may take events at the same time: each event says where it belongs.
+    }
+
+    /// Takes what has come on a connection that the calling task attends, and delivers the events.
+    /// True if the task attends the connection further on. The caller holds no lock that a sink takes.
+    #[cfg(feature = "tokio")]
+    pub(super) fn run_for_task(&self, socket: &crate::api::Socket) -> bool {
+        self.take_and_deliver(|events| self.queue.run_for_task(socket, events, BATCH))
+    }
+
+    /// Delivers the events that `take` takes, and wakes the tasks that wait for them.
+    fn take_and_deliver<T>(&self, take: impl FnOnce(&mut Vec<Event>) -> T) -> T {
         let Taken { mut events, mut wakers } = std::mem::take(&mut *self.taken());
-        self.queue.take_into(&mut events, BATCH);
+        let taken = take(&mut events);
         self.deliver(&mut events, &mut wakers);
         wakers.drain(..).for_each(Waker::wake);
         *self.taken() = Taken { events, wakers };
+        taken
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {

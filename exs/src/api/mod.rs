@@ -8,6 +8,8 @@
 //! C library's own door; a part of it is `unsafe`.
 
 mod atomic;
+#[cfg(feature = "tokio")]
+mod attend;
 mod batch;
 mod blocking;
 mod completion;
@@ -42,6 +44,8 @@ pub use crate::progress::{
 pub use crate::rnic::{DisconnectCause, RnicError, TermCode};
 pub use crate::session::{OpError, SessionError, Violation};
 pub use crate::sys::KernelAddr;
+#[cfg(feature = "tokio")]
+pub(crate) use attend::AttendedStream;
 pub use blocking::{Blocking, Packet};
 pub use completion::{Completion, Failed};
 pub use counters::{Counters, counters};

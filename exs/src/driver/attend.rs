@@ -1,10 +1,12 @@
 //! Links that a thread attends, outside of the reactor.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use super::Driver;
 use super::link::Traffic;
 use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait, PolledSleep, Qp};
+use crate::sys::SharedStream;
 
 impl<L: Traffic> Driver<L> {
     pub(super) fn attend_link(&mut self, qp: Qp) -> bool {
@@ -48,6 +50,13 @@ impl<L: Traffic> Driver<L> {
         }
         let link = self.links.get_mut(self.link_of(qp)?).ok()?;
         Some(link.sleep_attended(how))
+    }
+
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks wait for streams"))]
+    pub(super) fn lend_stream_of(&mut self, qp: Qp) -> Option<Arc<SharedStream>> {
+        let link = self.links.get_mut(self.link_of(qp)?).ok()?;
+        link.peek_attended()?;
+        link.lend_stream()
     }
 
     pub(super) fn announce_polled_sleep(&mut self, qp: Qp, end: BorrowedFd<'_>) -> PolledSleep {

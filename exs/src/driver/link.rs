@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Driver;
@@ -21,7 +22,7 @@ use crate::rnic::{
     Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, PolledSleep, Qp, QpState, Ready, RnicError,
     StarvedListener,
 };
-use crate::sys::IoVec;
+use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
 
 /// The object that a link works for.
@@ -268,6 +269,11 @@ pub trait Traffic: LinkSetup {
     /// Announces the sleep of the thread that attends a link which `peek_attended` found idle.
     fn sleep_attended(&mut self, _how: AttendedBlock) -> AttendedWait {
         AttendedWait::Ready
+    }
+    /// Lends the stream of the link (`Rnic::lend_stream`).
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks wait for streams"))]
+    fn lend_stream(&mut self) -> Option<Arc<SharedStream>> {
+        None
     }
     /// True if the peer can make a descriptor readable that the program polls.
     fn can_sleep_polled(&self) -> bool {

@@ -39,6 +39,7 @@ mod users;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 pub use link::{Acceptor, Conn, Link, LinkBase, LinkOwner, LinkSetup, Traffic};
 pub use qp::QueuePair;
@@ -55,7 +56,7 @@ use crate::rnic::{
     Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq,
     StarvedListener, Wc,
 };
-use crate::sys::{IoVec, RandomSource};
+use crate::sys::{IoVec, RandomSource, SharedStream};
 use crate::time::Time;
 
 /// Events and completions that the driver reports.
@@ -313,6 +314,9 @@ impl<L: Traffic> Rnic for Driver<L> {
     }
     fn peek_attended(&mut self, qp: Qp) -> Option<Attended> {
         self.look_at_attended(qp)
+    }
+    fn lend_stream(&mut self, qp: Qp) -> Option<Arc<SharedStream>> {
+        self.lend_stream_of(qp)
     }
     fn wake_attended(&mut self, qp: Qp, end: AttendedEnd<'_>) {
         self.note_attended(qp, end);

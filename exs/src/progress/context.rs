@@ -275,6 +275,17 @@ impl Context {
         self.wake_others(engine, me)
     }
 
+    /// As `finish`, for a thread that has left nothing for which a thread in the reactor must wake.
+    #[cfg(feature = "tokio")]
+    pub(super) fn finish_idle(&self, mut engine: MutexGuard<'_, Engine>) {
+        if let Some(outlook) = engine.changed_outlook() {
+            self.show_outlook(outlook);
+        }
+        if !engine.delivery.is_quiet() {
+            self.wake_others(engine, None);
+        }
+    }
+
     /// Shows the engine's state to threads without the lock. The state rarely changes.
     #[inline(never)]
     fn show_outlook(&self, outlook: Outlook) {

@@ -93,6 +93,12 @@ impl SocketHandle {
         self.home.get().filter(|home| Arc::ptr_eq(&home.context, context)).map(|home| home.id)
     }
 
+    /// The shard in which a socket with a connection lives, and its name there.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn home(&self) -> Option<(&Arc<Context>, SockId)> {
+        self.home.get().map(|home| (&home.context, home.id))
+    }
+
     /// True if the socket has a home: it is connected, or connects.
     pub(crate) fn is_connected(&self) -> bool {
         self.home.get().is_some()

@@ -58,6 +58,8 @@ mod route;
 mod shards;
 mod spin;
 mod stats;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod values;
 mod wait;
 mod waiter;

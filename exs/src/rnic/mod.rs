@@ -41,10 +41,11 @@ pub use path::PathAttr;
 pub use types::*;
 
 use crate::mem::Segment;
-use crate::sys::IoVec;
+use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// An RNIC: a device, or software that stands in for one.
 ///
@@ -316,6 +317,13 @@ pub trait Rnic: Send {
     /// Announces that the thread which attends the connection is about to sleep, and says what it
     /// must wait for. Returns None if no thread can attend it any more.
     fn sleep_attended(&mut self, _qp: Qp, _how: AttendedBlock) -> Option<AttendedWait> {
+        None
+    }
+    /// Lends the stream of a connection, so that the program can wait for it in an epoll set of its
+    /// own, edge-triggered. Only the RNIC reads the stream. Returns None if the connection has no
+    /// stream, or if no thread can attend it.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks wait for streams"))]
+    fn lend_stream(&mut self, _qp: Qp) -> Option<Arc<SharedStream>> {
         None
     }
     /// Reports what ended the wait of the thread that attends the connection.

@@ -251,9 +251,11 @@ impl Session {
     /// Nothing is under way: no operation that has not ended, nothing to be sent, and no memory open
     /// to the peer.
     pub fn is_resting(&self) -> bool {
-        self.has_nothing_to_send()
-            && self.receiver.is_empty()
-            && self.sided.is_empty()
-            && self.sided.has_no_exports()
+        self.only_receives() && self.receiver.is_empty()
+    }
+
+    /// Nothing is under way but receives.
+    pub fn only_receives(&self) -> bool {
+        self.has_nothing_to_send() && self.sided.is_empty() && self.sided.has_no_exports()
     }
 }

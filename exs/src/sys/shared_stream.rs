@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use super::addr::socklen;
 use super::note_calls;
 
 /// The party that may write to the stream.
@@ -83,6 +84,22 @@ impl SharedStream {
         let _ = self.stream.shutdown(Shutdown::Read);
     }
 
+    /// Ends the connection, though another owner may keep the stream open. With `orderly`, bytes that
+    /// were sent still arrive. Otherwise the peer gets a reset.
+    pub fn end(&self, orderly: bool) {
+        note_calls(1);
+        if orderly {
+            // Fails if the connection is gone.
+            let _ = self.stream.shutdown(Shutdown::Both);
+            return;
+        }
+        // An address of all zeros has the family AF_UNSPEC. To connect there resets the connection.
+        let unspec = libc::sockaddr { sa_family: 0, sa_data: [0; 14] };
+        let len = socklen(size_of::<libc::sockaddr>());
+        // SAFETY: the kernel reads the address, whose size is given.
+        unsafe { libc::connect(self.as_raw_fd(), &raw const unspec, len) };
+    }
+
     /// The driver lends the stream to a thread, for one write.
     pub fn lend(&self) {
         let before = self.writer.swap(BORROWER, Ordering::AcqRel);
@@ -137,6 +154,22 @@ mod tests {
     fn shared() -> SharedStream {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         SharedStream::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn a_connection_ends_while_another_owner_keeps_it_open() {
+        for orderly in [true, false] {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let ended = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let ended = SharedStream::new(ended);
+            let (mut peer, _) = listener.accept().unwrap();
+            ended.end(orderly);
+            match peer.read(&mut [0; 1]) {
+                Ok(n) => assert!(orderly && n == 0, "{n} bytes"),
+                Err(e) => assert!(!orderly && e.kind() == io::ErrorKind::ConnectionReset, "{e}"),
+            }
+            assert!(!ended.read_blocking(&mut [0; 1]).is_ok_and(|n| n > 0), "nothing was sent");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! not block, except for sendfile(2), which cannot.
 
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::SoftRnic;
@@ -45,11 +46,13 @@ pub(super) struct Attendant {
     pub(super) sleeps: Sleeps,
     /// A thread is in a read: no other thread must read.
     pub(super) reads: bool,
+    /// The program has the stream in an epoll set of its own, and keeps it open there.
+    pub(super) lent: bool,
 }
 
 impl Default for Attendant {
     fn default() -> Attendant {
-        Attendant { sleeps: Sleeps::Young(0), reads: false }
+        Attendant { sleeps: Sleeps::Young(0), reads: false, lent: false }
     }
 }
 
@@ -84,6 +87,12 @@ impl SoftLink {
         AttendedWait::Descriptor { fd: self.stream.as_raw_fd(), write: !self.ready.writable }
     }
 
+    /// Lends the stream to the program.
+    pub(super) fn lend(&mut self) -> Arc<SharedStream> {
+        self.attendant.lent = true;
+        Arc::clone(&self.stream)
+    }
+
     /// True if a read of the descriptor blocks. Makes it so if that pays by now.
     fn can_block(&mut self) -> bool {
         let attendant = &mut self.attendant;
@@ -102,9 +111,11 @@ impl SoftLink {
     }
 
     /// True if the reactor must report more of the link than it does. The thread that attends a
-    /// link waits for room itself, unless it is in a read.
+    /// link waits for room itself, unless it is in a read. A program that has the stream does not wait
+    /// for room.
     pub(super) fn lacks_watch(&self) -> bool {
-        let reports = !self.base.attended || self.attendant.reads && !self.ready.writable;
+        let Attendant { reads, lent, .. } = self.attendant;
+        let reports = !self.base.attended || (reads || lent) && !self.ready.writable;
         reports && self.watched < self.needs()
     }
 }

@@ -203,6 +203,10 @@ impl LinkSetup for SoftLink {
             // Ends the read of the thread that attends the link.
             link.stream.end_reads();
         }
+        if link.attendant.lent {
+            // The program may keep the stream open.
+            link.stream.end(link.ending == Ending::Orderly);
+        }
     }
 }
 

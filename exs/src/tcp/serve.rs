@@ -11,8 +11,9 @@ use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, DeferredEnd, DeferredWrite,
     Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp, QpState, RnicError,
 };
-use crate::sys::IoVec;
+use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes that one connection may move, each way, before the next has its turn.
@@ -127,6 +128,9 @@ impl Traffic for SoftLink {
     }
     fn sleep_attended(&mut self, how: AttendedBlock) -> AttendedWait {
         self.sleep(how)
+    }
+    fn lend_stream(&mut self) -> Option<Arc<SharedStream>> {
+        Some(self.lend())
     }
     fn wake_attended(driver: &mut SoftRnic, id: u32, end: AttendedEnd<'_>) {
         driver.end_attended_sleep(id, end);

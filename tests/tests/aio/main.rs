@@ -5,6 +5,7 @@
 //!
 //! - `operations`: sockets whose calls are futures, with memory that comes back.
 //! - `atomics`: atomic operations as futures.
+//! - `attendance`: tasks that attend the connections of their streams.
 //! - `streams`, `listeners`: the behaviours of tokio's `TcpStream` and `TcpListener`.
 //! - `runtimes`: several runtimes, one that ends, `LocalSet`, and none.
 //! - `behaviours`: what else tokio's tests expect of them.
@@ -13,6 +14,7 @@
 //! - `copies`: much data.
 
 mod atomics;
+mod attendance;
 mod behaviours;
 mod chaos;
 mod copies;

@@ -7,8 +7,9 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::ReadBuf;
 
+use super::attend::{Attending, TaskStream};
 use super::pool::BufferPool;
-use super::rx::{BytesFound, ReadSide};
+use super::rx::{BytesFound, ReadSide, Reads};
 use super::tx::{SendPort, WriteSide, Written};
 use super::{IS_SEND, IS_SHUTDOWN};
 use crate::aio::reactor::AioReactor;
@@ -96,52 +97,102 @@ impl StreamCore {
         })
     }
 
-    /// Reads what has come, or posts receives and notes the task.
+    /// Reads what has come, or posts receives and notes the task. Only one caller at a time reads.
     pub(super) fn poll_read(
         &self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
-        peek: bool,
     ) -> Poll<io::Result<()>> {
-        match self.read(out, peek, Some(cx)) {
-            BytesFound::Some => Poll::Ready(Ok(())),
-            BytesFound::Failed(error) => Poll::Ready(Err(error.into())),
-            BytesFound::Nothing => Poll::Pending,
-        }
+        self.read(out, false, Some((cx, Reads::Alone))).into_poll()
     }
 
-    /// The same for the task of the context; without one, no task is noted.
+    /// The same, but leaves the bytes. Any number of callers may do this.
+    pub(super) fn poll_peek(
+        &self,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.read(out, true, Some((cx, Reads::Beside))).into_poll()
+    }
+
+    /// Reads what has come, or posts receives. Without a context, no task is noted.
     pub(super) fn read(
         &self,
         out: &mut ReadBuf<'_>,
         peek: bool,
-        cx: Option<&Context<'_>>,
+        cx: Option<(&mut Context<'_>, Reads)>,
     ) -> BytesFound {
-        let look = |rx: &mut ReadSide, out: &mut ReadBuf<'_>| match peek {
-            true => rx.peek(out),
-            false => rx.read(out, &self.state.pool),
-        };
-        let mut rx = self.state.rx();
-        let found = look(&mut rx, out);
-        self.post_receives(&mut rx);
-        if !matches!(found, BytesFound::Nothing) {
-            return found;
-        }
-        drop(rx);
-        // The task waits for the peer, which may wait for what the task has written.
-        self.send_kept();
-        self.reactor.collect();
-        let mut rx = self.state.rx();
-        let found = look(&mut rx, out);
-        match found {
-            BytesFound::Nothing => {
-                if let Some(cx) = cx {
-                    rx.wakers.add(cx);
+        let found = self.find(cx, |rx| {
+            let found = match peek {
+                true => rx.peek(out),
+                false => rx.read(out, &self.state.pool),
+            };
+            (!matches!(found, BytesFound::Nothing)).then_some(found)
+        });
+        found.unwrap_or(BytesFound::Nothing)
+    }
+
+    /// Looks at what has come, moves what is under way, and looks again. None: `look` has found
+    /// nothing. Then the task of the context is noted, if there is one.
+    fn find<T>(
+        &self,
+        mut cx: Option<(&mut Context<'_>, Reads)>,
+        mut look: impl FnMut(&mut ReadSide) -> Option<T>,
+    ) -> Option<T> {
+        let (mut flushed, mut taken, mut waits) = (false, false, false);
+        loop {
+            let mut rx = self.state.rx();
+            if taken {
+                rx.attendance.note_taken();
+            }
+            let found = look(&mut rx);
+            self.post_receives(&mut rx);
+            if found.is_some() {
+                return found;
+            }
+            let mut attended = None;
+            if let Some((cx, reads)) = &cx {
+                if waits {
+                    rx.note_task(cx, *reads);
+                } else {
+                    attended = self.attend(&mut rx);
+                    rx.forget_task(*reads);
                 }
             }
-            _ => self.post_receives(&mut rx),
+            if waits {
+                return None;
+            }
+            drop(rx);
+            if !std::mem::replace(&mut flushed, true) {
+                // The task waits for the peer, which may wait for what the task has written.
+                self.send_kept();
+                self.reactor.collect();
+            }
+            waits = true;
+            if let (Some(stream), Some((cx, _))) = (attended, &mut cx) {
+                match stream.poll(cx, &self.socket, &self.reactor) {
+                    Attending::Waits => {}
+                    Attending::Came => (taken, waits) = (true, false),
+                    Attending::Ended => {
+                        self.state.rx().attendance.end();
+                        waits = false;
+                    }
+                }
+            }
         }
-        found
+    }
+
+    /// The stream of the connection, if the task that waits attends it.
+    fn attend(&self, rx: &mut ReadSide) -> Option<Arc<TaskStream>> {
+        if rx.is_busy() {
+            rx.attendance.note_wait(&self.socket, &self.reactor);
+        }
+        rx.attendance.stream()
+    }
+
+    #[cfg(any(test, feature = "internals"))]
+    pub(super) fn attend_always(&self) {
+        self.state.rx().attendance.attend_always();
     }
 
     fn post_receives(&self, rx: &mut ReadSide) {
@@ -154,16 +205,9 @@ impl StreamCore {
     }
 
     /// Waits until a read would not wait.
-    pub(super) fn poll_read_ready(&self, cx: &Context<'_>) -> Poll<()> {
-        self.post_receives(&mut self.state.rx());
-        self.send_kept();
-        self.reactor.collect();
-        let mut rx = self.state.rx();
-        if rx.is_ready() {
-            return Poll::Ready(());
-        }
-        rx.wakers.add(cx);
-        Poll::Pending
+    pub(super) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let found = self.find(Some((cx, Reads::Beside)), |rx| rx.is_ready().then_some(()));
+        found.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// True if the next read finds the end, or an error.
@@ -278,6 +322,8 @@ impl Drop for StreamCore {
     /// What was written is delivered: the socket closes behind it.
     fn drop(&mut self) {
         self.send_kept();
+        // The runtime's epoll set keeps the connection's descriptor no longer.
+        self.state.rx().attendance.end();
         if self.state.uses.end() {
             self.reactor.slots().remove(self.slot);
         }

@@ -9,11 +9,13 @@
 //! - `tx`: a write is copied once, into a buffer that the RNIC reads. The first small write leaves
 //!   at once. Small writes behind it wait for each other until the task flushes, reads, or ends
 //!   its turn.
-//! - `link`: both with the socket; `halves`: the types that a stream is split into; `ready`: readiness
+//! - `attend`: when the task that reads a busy stream takes the place of the runtime's driver.
+//! - `link`: all of them with the socket; `halves`: the types that a stream is split into; `ready`: readiness
 //!   of both directions.
 //!
 //! Neither `rx` nor `tx` knows of the socket or of the reactor.
 
+mod attend;
 mod connect;
 mod halves;
 mod link;
@@ -157,7 +159,7 @@ impl AsyncStream {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(0));
         }
-        ready!(self.link.poll_read(cx, buf, true))?;
+        ready!(self.link.poll_peek(cx, buf))?;
         Poll::Ready(Ok(buf.filled().len() - before))
     }
 
@@ -242,6 +244,13 @@ impl AsyncStream {
         halves::into_split(self)
     }
 
+    /// From now on the task that reads attends the connection whenever it can, busy or not: for tests.
+    #[cfg(any(test, feature = "internals"))]
+    #[doc(hidden)]
+    pub fn attend_always(&self) {
+        self.link.attend_always();
+    }
+
     fn poll_read_shared(
         &self,
         cx: &mut Context<'_>,
@@ -251,7 +260,7 @@ impl AsyncStream {
             return Poll::Ready(Ok(()));
         }
         let coop = ready!(poll_proceed(cx));
-        self.link.poll_read(cx, buf, false).map(|read| {
+        self.link.poll_read(cx, buf).map(|read| {
             coop.made_progress();
             read
         })

@@ -1,10 +1,12 @@
 //! The receiving side of a stream: receives that are posted ahead, and the bytes that have come.
 
 use std::collections::VecDeque;
-use std::task::Waker;
+use std::io;
+use std::task::{Context, Poll, Waker};
 
 use tokio::io::ReadBuf;
 
+use super::attend::StreamAttendance;
 use super::pool::{BufferPool, Size};
 use super::wakers::Wakers;
 use crate::api::{Buffer, Error, Event};
@@ -35,6 +37,26 @@ pub(super) enum BytesFound {
     /// The first receive has not ended.
     Nothing,
     Failed(Error),
+}
+
+impl BytesFound {
+    /// As tokio's traits have it.
+    pub(super) fn into_poll(self) -> Poll<io::Result<()>> {
+        match self {
+            BytesFound::Some => Poll::Ready(Ok(())),
+            BytesFound::Failed(error) => Poll::Ready(Err(error.into())),
+            BytesFound::Nothing => Poll::Pending,
+        }
+    }
+}
+
+/// How a task waits for bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// It has the receiving side for itself: no other call of this kind waits.
+    Alone,
+    /// Other calls may wait as well, of the same task, too.
+    Beside,
 }
 
 /// The size of the receives that are posted now, by what has come lately.
@@ -76,7 +98,13 @@ pub(super) struct ReadSide {
     /// The number of the next one.
     next: u32,
     sizing: Sizing,
-    pub(super) wakers: Wakers,
+    /// Bytes have come since the last question.
+    news: bool,
+    pub(super) attendance: StreamAttendance,
+    /// The task that waits alone.
+    reader: Option<Waker>,
+    /// The tasks that wait beside others.
+    others: Wakers,
 }
 
 impl ReadSide {
@@ -86,7 +114,10 @@ impl ReadSide {
             first: 0,
             next: 0,
             sizing: Sizing::new(),
-            wakers: Wakers::default(),
+            news: false,
+            attendance: StreamAttendance::default(),
+            reader: None,
+            others: Wakers::default(),
         }
     }
 
@@ -105,6 +136,7 @@ impl ReadSide {
             // Bytes count more than an error, which the next receive meets, too.
             (Some(mut buffer), _) if bytes > 0 => {
                 self.sizing.note(bytes, bytes == buffer.capacity());
+                self.news = true;
                 buffer.narrow(..bytes);
                 Receive::Full(buffer, 0)
             }
@@ -114,7 +146,24 @@ impl ReadSide {
             }
         };
         if at == 0 {
-            self.wakers.take_into(wakers);
+            wakers.extend(self.reader.take());
+            self.others.take_into(wakers);
+        }
+    }
+
+    /// The task of the context waits.
+    pub(super) fn note_task(&mut self, cx: &Context<'_>, reads: Reads) {
+        match reads {
+            Reads::Alone => self.reader = Some(cx.waker().clone()),
+            Reads::Beside => self.others.add(cx),
+        }
+    }
+
+    /// The task that waits alone runs, and looks again before it waits. So what comes meanwhile need
+    /// not wake it. Others may be calls of a task that runs, too, and do not look again by themselves.
+    pub(super) fn forget_task(&mut self, reads: Reads) {
+        if reads == Reads::Alone {
+            self.reader = None;
         }
     }
 
@@ -184,6 +233,11 @@ impl ReadSide {
             }
         }
         if some { BytesFound::Some } else { BytesFound::Nothing }
+    }
+
+    /// True, once, if bytes have come since the last question, and small messages come.
+    pub(super) fn is_busy(&mut self) -> bool {
+        std::mem::take(&mut self.news) && self.sizing.size == Size::Small
     }
 
     /// True if a read would not wait.

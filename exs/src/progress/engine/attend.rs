@@ -47,6 +47,8 @@ pub(super) struct AttendedBy {
     by: Attendance,
     /// The socket is on the list for the next sweep.
     listed: bool,
+    /// A task has left the connection, and waits for its receives (`tasks`).
+    by_task: bool,
 }
 
 /// The sweeps over sockets that threads have left.
@@ -126,6 +128,7 @@ impl Attendances<'_> {
         };
         if taken && let Ok(s) = self.sockets.find(id) {
             s.attended.by = Attendance::Thread { waiter: Arc::clone(waiter), for_room: false };
+            s.attended.by_task = false;
         }
         taken
     }
@@ -138,7 +141,8 @@ impl Attendances<'_> {
             return false;
         };
         let taken = self.devices[device].rnic.attend(qp);
-        if taken {
+        if taken && let Ok(s) = self.sockets.find(id) {
+            s.attended.by = Attendance::Left(self.sweeps.number);
             self.sweeps.out += 1;
             self.list_for_sweep(id, now + SWEEP);
         }
@@ -210,9 +214,26 @@ impl Attendances<'_> {
     /// The program has made a call that no attending thread waits for. If a thread has left the
     /// connection, the leader looks after it from now on.
     #[inline]
-    pub(super) fn end_left(&mut self, id: SockId) {
+    pub(in crate::progress) fn end_left(&mut self, id: SockId) {
         if !self.sweeps.left.is_empty() && self.sockets.was_attended(id) {
             self.end(id);
+        }
+    }
+
+    /// The same for a receive. A task that attends the connection waits for its receives.
+    #[inline]
+    pub(super) fn end_left_for_recv(&mut self, id: SockId) {
+        if !self.sweeps.left.is_empty() && !self.sockets.get(id).is_some_and(|s| s.attended.by_task)
+        {
+            self.end_left(id);
+        }
+    }
+
+    /// From now on a task attends a connection that is out of the reactor.
+    #[cfg(feature = "tokio")]
+    pub(super) fn note_task(&mut self, id: SockId) {
+        if let Ok(s) = self.sockets.find(id) {
+            s.attended.by_task = true;
         }
     }
 
@@ -229,10 +250,12 @@ impl Attendances<'_> {
         if returned {
             self.sweeps.out -= 1;
             if let Ok(s) = self.sockets.find(id) {
-                s.attended.by = Attendance::Reactor;
+                (s.attended.by, s.attended.by_task) = (Attendance::Reactor, false);
             }
         } else {
             self.list_for_sweep(id, Time::ZERO);
+            // The call that has ended the attendance must wake the leader for the sweep.
+            self.sockets.mark(id.index);
         }
     }
 
@@ -241,6 +264,8 @@ impl Attendances<'_> {
     pub(super) fn list_for_sweep(&mut self, id: SockId, at: Time) {
         let left = Attendance::Left(self.sweeps.number);
         let Ok(s) = self.sockets.find(id) else { return };
+        let out = !matches!(s.attended.by, Attendance::Reactor);
+        debug_assert!(out, "the connection is in the reactor");
         s.attended.by = left;
         if !std::mem::replace(&mut s.attended.listed, true) {
             self.sweeps.left.push(id);
@@ -314,6 +339,14 @@ impl Engine {
     pub(super) fn unattend_for(&mut self, id: SockId, queue: &QueueCore) {
         if !queue.attends() {
             self.attendances().end_left(id);
+        }
+    }
+
+    /// The same for a receive.
+    #[inline]
+    pub(super) fn unattend_for_recv(&mut self, id: SockId, queue: &QueueCore) {
+        if !queue.attends() {
+            self.attendances().end_left_for_recv(id);
         }
     }
 }

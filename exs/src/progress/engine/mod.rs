@@ -11,7 +11,7 @@
 //! | `sockets` | the sockets with their sessions; the list of marked sockets; lazy doorbells; the sockets of queue pairs and listeners; the sums of what connections counted | `sockets`, `sock` (of `binding`, `connection`, `exports`, `holder`), `queries`, `tally`, `inspect` |
 //! | `ops` | what each event must return; the groups of sends of several parts | `ops`, `parts` |
 //! | `timers` | for each socket the time at which the engine must look after it | `timers` |
-//! | `sweeps` | the connections that threads attend, or have left | `attend`, `polled` |
+//! | `sweeps` | the connections that threads and tasks attend, or have left | `attend`, `polled`, `tasks` |
 //! | `delivery` | events that are kept apart for a thread; the threads to wake; the news of watches | `delivery`, `watch` |
 //! | `plain` | ordinary kernel sockets | `crate::plain`, `kernel` |
 //! | `neighbours` | what goes to other shards | `spread` |
@@ -85,6 +85,8 @@ mod sockets;
 mod spread;
 mod startups;
 mod tally;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod timers;
 mod unreachable;
 mod watch;
@@ -122,6 +124,8 @@ pub(super) use self::released::Released;
 pub use self::sockets::SockId;
 pub(super) use self::spread::Parcel;
 pub(super) use self::tally::{DeviceTotals, ShardTotals};
+#[cfg(feature = "tokio")]
+pub(super) use self::tasks::TaskRun;
 pub use self::watch::Watch;
 
 /// The rounds of `settle` before the thread releases the lock for a moment.

@@ -57,7 +57,10 @@ impl Engine {
         kind: EventKind,
         bufs: Bufs,
     ) -> OpId {
-        self.unattend_for(sock, ticket.queue);
+        match kind {
+            EventKind::Recv => self.unattend_for_recv(sock, ticket.queue),
+            _ => self.unattend_for(sock, ticket.queue),
+        }
         self.ops.insert(Op::new(sock, ticket, kind, bufs))
     }
 
@@ -138,7 +141,7 @@ impl Engine {
         flags: RecvFlags,
         call: &mut Call<'_>,
     ) -> Result<(), (Error, Bufs)> {
-        self.unattend_for(id, ticket.queue);
+        self.unattend_for_recv(id, ticket.queue);
         let s = self.sockets.get_mut(id);
         if let Some(s) = s
             && let Bufs::One(buffer) = &bufs

@@ -1,0 +1,83 @@
+//! Connections that tasks of an asynchronous runtime attend.
+//!
+//! A runtime has an epoll set of its own. A task that waits for the bytes of one connection can
+//! have the connection's stream there, and take what has come itself, as a thread that attends its
+//! connection does (`attend`). Then neither the shard's reactor nor the runtime's driver takes part
+//! in a message. Between two visits of the task the connection is out of the reactor, as one that an
+//! attending thread has left: the sweep returns it to the leader if the task does not come.
+
+use std::sync::Arc;
+
+use super::attend::SWEEP;
+use super::sock::State;
+use super::{Engine, SockId};
+use crate::progress::call::Ringing;
+use crate::rnic::{Attended, AttendedEnd, Qp, Ready};
+use crate::sys::SharedStream;
+use crate::time::Time;
+
+/// How the visit of a task has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::progress) enum TaskRun {
+    /// The task waits for the stream again, and messages were all that came.
+    Calm,
+    /// The task waits for the stream again.
+    Stays,
+    /// The leader looks after the connection from now on.
+    Ended,
+}
+
+impl Engine {
+    /// Takes a connection out of the reactor, for a task that waits for its stream. None: the
+    /// connection has no stream, or something is under way for which the task does not wait.
+    pub(crate) fn attend_by_task(&mut self, id: SockId, now: Time) -> Option<Arc<SharedStream>> {
+        let s = self.sockets.get(id).filter(|_| self.only_receives(id))?;
+        let stream = self.devices[s.place.device].rnic.lend_stream(s.qp?)?;
+        let left = self.attendances().leave_to_program(id, now);
+        if left {
+            self.attendances().note_task(id);
+        }
+        left.then_some(stream)
+    }
+
+    /// Takes what has come on a connection whose stream the task has found readable.
+    pub(in crate::progress) fn run_for_task(&mut self, id: SockId, now: Time) -> TaskRun {
+        let Some((device, qp)) = self.left_to_task(id) else { return TaskRun::Ended };
+        let sweeps = self.sweeps.next().is_some();
+        let ready = Ready { readable: true, ..Ready::default() };
+        self.devices[device].rnic.wake_attended(qp, AttendedEnd::Ready(ready));
+        self.take_from(device, now);
+        let mut calm = sweeps && !self.more && !self.sockets.has_marked();
+        self.settle_rest(now);
+        let idle = Some(Attended::Idle { for_room: false });
+        if self.attendances().peek(id) != idle {
+            // There is more than messages.
+            calm = false;
+            self.more |= self.run(now, false, Ringing::AtOnce);
+        }
+        if !self.sockets.was_attended(id) {
+            // The turn has ended the attendance, by its sweep or for a post.
+            return TaskRun::Ended;
+        }
+        if self.attendances().peek(id) != idle || !self.only_receives(id) {
+            self.attendances().end_left(id);
+            return TaskRun::Ended;
+        }
+        self.attendances().list_for_sweep(id, now + SWEEP);
+        if calm { TaskRun::Calm } else { TaskRun::Stays }
+    }
+
+    /// The device and the queue pair of a connection that a task attends.
+    fn left_to_task(&self, id: SockId) -> Option<(usize, Qp)> {
+        let s = self.sockets.get(id).filter(|_| self.sockets.was_attended(id))?;
+        Some((s.place.device, s.qp?))
+    }
+
+    /// Nothing is under way but receives, and no descriptor shows the socket's state.
+    fn only_receives(&self, id: SockId) -> bool {
+        self.sockets.get(id).is_some_and(|s| {
+            let only = s.session.as_ref().is_some_and(|session| session.only_receives());
+            only && s.state == State::Open && s.watch.is_none() && s.polls.is_empty()
+        })
+    }
+}

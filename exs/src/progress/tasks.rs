@@ -1,0 +1,45 @@
+//! How a task of an asynchronous runtime attends its connection: see `engine/tasks.rs`.
+
+use std::sync::Arc;
+
+use super::context::Context;
+use super::engine::{SockId, TaskRun};
+use super::event::RawEvent;
+use super::queue::{QueueCore, Want};
+use crate::sys::SharedStream;
+
+impl Context {
+    /// Takes a connection out of the reactor, for a task that waits for its stream. None: the task
+    /// cannot attend it now.
+    pub(crate) fn attend_by_task(&self, id: SockId) -> Option<Arc<SharedStream>> {
+        self.call(|engine, now| engine.attend_by_task(id, now))
+    }
+
+    /// The task does not wait for the stream any more.
+    pub(crate) fn end_attendance_of_task(&self, id: SockId) {
+        self.call(|engine, _| engine.attendances().end_left(id));
+    }
+
+    /// Takes what has come on a connection whose stream the task has found readable, and the events
+    /// of `queue`. True if the task waits for the stream again. False: another thread looks after the
+    /// connection from now on.
+    pub(crate) fn run_for_task<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        id: SockId,
+        want: &mut Want<'_, E>,
+    ) -> bool {
+        let mut engine = self.lock();
+        let now = self.clock.now_locked(None);
+        engine.delivery.catch_for(queue);
+        let run = engine.run_for_task(id, now);
+        engine.delivery.hand_over(queue, want);
+        match run {
+            TaskRun::Calm => self.finish_idle(engine),
+            TaskRun::Stays | TaskRun::Ended => {
+                self.finish(engine, None);
+            }
+        }
+        run != TaskRun::Ended
+    }
+}
