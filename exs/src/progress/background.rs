@@ -171,18 +171,24 @@ impl Context {
     /// `taken` it.
     pub(super) fn release(&self, id: SockId, taken: bool) {
         self.released.socket(id, taken);
-        self.lead.wake();
+        self.wake();
     }
 
     /// Takes a parcel that the engine of the shard `from` sends, and wakes the leader.
     pub(super) fn send(&self, from: Shard, parcel: Parcel) {
         self.released.parcel(from, parcel);
-        self.lead.wake();
+        self.wake();
     }
 
-    /// Wakes the thread that sleeps in the reactor, so that it runs the engine.
+    /// Wakes the thread that sleeps in the reactor, so that it runs the engine. The caller has left
+    /// work. A leader that is awake finds the work before it sleeps, as it looks for work after it has
+    /// announced its sleep. A program that waits for the descriptor of a queue may sleep unannounced.
     pub(super) fn wake(&self) {
-        self.lead.wake();
+        if self.drive.is_used() {
+            self.lead.wake();
+        } else if self.asleep_until.load(Ordering::SeqCst) != u64::MAX {
+            self.lead.bell.end_announced_sleep();
+        }
     }
 
     /// The program may have closed a kernel socket: the next turn looks after it.

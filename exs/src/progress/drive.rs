@@ -58,7 +58,8 @@ pub(super) struct Drive {
     timer: OnceLock<TimerFd>,
     /// When the timer fires (ns), by the context's clock; `u64::MAX` while it is not set.
     timer_at: AtomicU64,
-    /// The number of queues whose descriptors drive the shard.
+    /// The number of queues whose descriptors drive the shard. A thread that has left work looks at it
+    /// after that, and a new queue's thread looks for work after it counts (`Context::wake`).
     queues: AtomicUsize,
     /// True if a sleep was announced for a program that waits for a descriptor.
     armed: AtomicBool,
@@ -79,8 +80,8 @@ impl Drive {
     }
 
     /// True if a program waits for the descriptor of a queue of this shard.
-    fn is_used(&self) -> bool {
-        self.queues.load(Ordering::Relaxed) > 0
+    pub(super) fn is_used(&self) -> bool {
+        self.queues.load(Ordering::SeqCst) > 0
     }
 
     /// A queue whose descriptor drove the shard is gone.
@@ -123,7 +124,7 @@ impl Context {
         let events = queue.fd(FdUse::Program).as_raw_fd();
         let made = EpollSet::new(&[events, self.drive.reactor, timer.as_raw_fd()]).ok()?;
         let set = queue.drive_set().get_or_init(|| {
-            self.drive.queues.fetch_add(1, Ordering::Relaxed);
+            self.drive.queues.fetch_add(1, Ordering::SeqCst);
             made
         });
         // The program may wait at once.

@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 
 use super::alone::{Alone, Ticks};
 use super::lead::{Lead, LeadAnswer, LeadEvent};
-use super::reactor::{Reactor, WAKE};
+use super::reactor::Reactor;
+use super::reactor_bell::ReactorBell;
 use super::shards::Shard;
 use super::waiter::Waiter;
-use crate::sys::note_calls;
 
 /// The time without a leader after which the background thread leads.
 const TICK: Duration = Duration::from_millis(1);
@@ -81,12 +81,13 @@ pub(super) struct Leadership {
     background: Condvar,
     /// The state of the lead, for threads without the lock.
     lead: AtomicU8,
-    waker: mio::Waker,
+    /// Ends the sleep of the thread in the reactor.
+    pub(super) bell: ReactorBell,
 }
 
 impl Leadership {
     pub(super) fn new(reactor: Reactor, shard: Shard) -> io::Result<Leadership> {
-        let waker = mio::Waker::new(reactor.registry(), WAKE)?;
+        let bell = ReactorBell::new(&reactor)?;
         let state = LeadState {
             lead: Lead::Free,
             reactor: Some(reactor),
@@ -101,7 +102,7 @@ impl Leadership {
             state: Mutex::new(state),
             background: Condvar::new(),
             lead: AtomicU8::new(Lead::Free.to_bits()),
-            waker,
+            bell,
         })
     }
 
@@ -137,10 +138,7 @@ impl Leadership {
 
     /// Ends the sleep of the thread in the reactor.
     pub(super) fn wake(&self) {
-        // The waker is an eventfd of the library, which stays open: the call cannot fail.
-        note_calls(1);
-        let woken = self.waker.wake();
-        debug_assert!(woken.is_ok(), "{woken:?}");
+        self.bell.ring();
     }
 
     /// Wakes a thread, wherever it sleeps. Returns true if the thread follows in this shard.

@@ -52,6 +52,7 @@ mod path;
 mod queue;
 mod race;
 mod reactor;
+mod reactor_bell;
 mod reliance;
 mod report;
 mod route;

@@ -318,11 +318,13 @@ impl Context {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let busy = found || engine.wants_run() || engine.has_lazy();
         // The thread still holds the engine's lock, so a thread that changes the engine's deadline
-        // later sees this value.
+        // later sees this value. A thread that leaves work without the lock and sees no sleep does
+        // not wake this thread, so the look for such work comes after the announcement.
         let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
+        self.lead.bell.note_sleep();
         self.asleep_until.store(until, Ordering::SeqCst);
+        let busy = found || engine.wants_run() || engine.has_lazy();
         match busy {
             true => Duration::ZERO,
             false => next.map_or(SLEEP_MAX, |t| t.since(now).min(SLEEP_MAX)),

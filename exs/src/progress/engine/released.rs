@@ -15,6 +15,8 @@ use crate::sys::FetchDone;
 /// Work that other threads leave for the engine without its lock: handles that were dropped,
 /// registrations that have ended, and more. The next run of the engine takes it.
 pub(in crate::progress) struct Released {
+    /// A thread sets this before it looks whether the leader sleeps, and the leader looks at this after
+    /// it has announced its sleep. Both are sequentially consistent, so one sees the other.
     any: AtomicBool,
     /// Sockets whose last handle was dropped. False: the program never took the handle.
     pub(super) sockets: Mutex<Vec<(SockId, bool)>>,
@@ -47,33 +49,33 @@ impl Released {
 
     /// True if there is work.
     pub(super) fn has_any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+        self.any.load(Ordering::SeqCst)
     }
 
     /// True if there is work, which the caller is about to take.
     pub(super) fn take_any(&self) -> bool {
-        self.any.swap(false, Ordering::AcqRel)
+        self.any.swap(false, Ordering::SeqCst)
     }
 
     pub(in crate::progress) fn socket(&self, id: SockId, taken: bool) {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push((id, taken));
-        self.any.store(true, Ordering::Release);
+        self.any.store(true, Ordering::SeqCst);
     }
 
     pub(in crate::progress) fn kernel(&self, dev: u64, ino: u64) {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).push((dev, ino));
-        self.any.store(true, Ordering::Release);
+        self.any.store(true, Ordering::SeqCst);
     }
 
     pub(in crate::progress) fn parcel(&self, from: Shard, parcel: Parcel) {
         self.parcels.lock().unwrap_or_else(PoisonError::into_inner).push((from, parcel));
-        self.any.store(true, Ordering::Release);
+        self.any.store(true, Ordering::SeqCst);
     }
 
     /// Hands over bytes of a file. Called by the threads that read files. Wakes the leader.
     pub(super) fn fetched(&self, device: usize, came: FetchDone<Qp>) {
         self.fetched.lock().unwrap_or_else(PoisonError::into_inner).push((device, came));
-        self.any.store(true, Ordering::Release);
+        self.any.store(true, Ordering::SeqCst);
         if let Some(context) = self.context.upgrade() {
             context.wake();
         }
@@ -83,7 +85,7 @@ impl Released {
     /// leader.
     pub(super) fn resolved(&self, resolved: Resolved) {
         self.resolved.lock().unwrap_or_else(PoisonError::into_inner).push(resolved);
-        self.any.store(true, Ordering::Release);
+        self.any.store(true, Ordering::SeqCst);
         if let Some(context) = self.context.upgrade() {
             context.wake();
         }
@@ -94,7 +96,7 @@ impl ReleaseRegistration for Released {
     fn release(&self, place: u64, key: Key) {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).push((place, key));
         // Wakes the leader, so that pinned memory does not wait for another event.
-        if !self.any.swap(true, Ordering::AcqRel)
+        if !self.any.swap(true, Ordering::SeqCst)
             && let Some(context) = self.context.upgrade()
         {
             context.wake();
