@@ -10,6 +10,10 @@ use exs::{
 use exs_tests::harness::{Watchdog, stream_socket};
 use exs_tests::rdma;
 
+mod shards {
+    mod accepts;
+}
+
 const SHARDS: usize = 4;
 
 /// The transports of this run: that of the RDMA device which the environment names, or else those

@@ -3,7 +3,7 @@
 use std::net::{Shutdown, SocketAddr};
 
 use super::{EventQueue, Socket, Token};
-use crate::progress::{Error, Interest, Shard};
+use crate::progress::{Error, Interest, ListenEnd, Op, Shard};
 
 impl Socket {
     /// Connects. [`Completion::Connect`](super::Completion::Connect) says that both ends are there.
@@ -36,10 +36,11 @@ impl Socket {
     /// Accepts one connection: [`Completion::Accept`](super::Completion::Accept) brings the socket and
     /// the address of its peer.
     ///
-    /// Several accepts may wait. Connections go to them in the order in which the accepts were
-    /// posted. A cancelled accept takes no connection: the next one does. A connection lives in the
-    /// shard of the queue that its accept names ([`EventQueue::shard`]), so threads that accept from
-    /// one listener, each with a queue of its own, share nothing afterwards. By RDMA devices it lives
+    /// Several accepts may wait. Connections go to those of one shard in the order in which the accepts
+    /// were posted, and to the shards in turn. A cancelled accept takes no connection: the next one
+    /// does. A connection lives in the shard of the queue that its accept names
+    /// ([`EventQueue::shard`]), so threads that accept from one listener, each with a queue of its own,
+    /// share nothing afterwards. By RDMA devices it lives
     /// in the shard of the listener. A connection that no
     /// program takes, as its event is dropped, is reset.
     ///
@@ -70,9 +71,7 @@ impl Socket {
         home: Shard,
     ) -> Result<(), Error> {
         self.post_bare(queue, || {
-            self.handle().post(queue.core(), |e, id, call| {
-                e.accept(id, &self.ticket(queue, token), home, call.now())
-            })
+            self.handle().accept(queue.core(), &self.ticket(queue, token), home)
         })
     }
 
@@ -126,6 +125,9 @@ impl Socket {
     /// [`Error::WouldBlock`] if the queue is full, or not connected (ENOTCONN).
     pub fn shutdown(&self, queue: &EventQueue, token: Token, how: Shutdown) -> Result<(), Error> {
         self.post_bare(queue, || {
+            if how != Shutdown::Write {
+                self.handle().end_branches(ListenEnd::Shut);
+            }
             self.handle().post(queue.core(), |e, id, call| {
                 e.shutdown(id, &self.ticket(queue, token), how, call.now())
             })
@@ -155,6 +157,7 @@ impl Socket {
     /// [`Error::WouldBlock`] if the queue is full, or closed already.
     pub fn close(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
         self.post_bare(queue, || {
+            self.handle().end_branches(ListenEnd::Closed);
             self.handle().post(queue.core(), |e, id, call| {
                 e.close(id, Some(&self.ticket(queue, token)), call.now())
             })
@@ -163,6 +166,7 @@ impl Socket {
 
     /// As `close`, whose event has its place in the queue already.
     pub(super) fn close_booked(&self, queue: &EventQueue, token: Token) -> Result<(), Error> {
+        self.handle().end_branches(ListenEnd::Closed);
         self.handle().post(queue.core(), |e, id, call| {
             e.close(id, Some(&self.ticket(queue, token)), call.now())
         })
@@ -171,22 +175,26 @@ impl Socket {
     /// Asks those operations to end whose events go to this queue.
     pub(super) fn cancel_on(&self, queue: &EventQueue) -> usize {
         let core = queue.core();
-        self.handle().call(|e, id, now| e.cancel_where(id, now, |op| op.goes_to(core))).unwrap_or(0)
+        self.cancel_where(|op| op.goes_to(core))
+    }
+
+    /// Asks the chosen operations to end, in all shards.
+    fn cancel_where(&self, chosen: impl Fn(&Op) -> bool) -> usize {
+        let at_branches = self.handle().each_branch(|e, id, now| e.cancel_where(id, now, &chosen));
+        let here = self.handle().call(|e, id, now| e.cancel_where(id, now, &chosen));
+        at_branches.into_iter().chain([here]).map(|asked| asked.unwrap_or(0)).sum()
     }
 
     /// Asks the operations with this token (`None`: all) to end, but for those whose
     /// events go to the queues that are spared. Of these only a connect ends with all.
     pub(super) fn cancel_but(&self, token: Option<Token>, spared: &[&EventQueue]) -> usize {
-        let asked = self.handle().call(|e, id, now| {
-            e.cancel_where(id, now, |op| {
-                let spared = || spared.iter().any(|q| op.goes_to(q.core()));
-                match token {
-                    Some(t) => op.is_named(t.0) && !spared(),
-                    None => op.is_connect() || !spared(),
-                }
-            })
-        });
-        asked.unwrap_or(0)
+        self.cancel_where(|op| {
+            let spared = || spared.iter().any(|q| op.goes_to(q.core()));
+            match token {
+                Some(t) => op.is_named(t.0) && !spared(),
+                None => op.is_connect() || !spared(),
+            }
+        })
     }
 
     /// Asks the operations with this token to end; returns how many there were. Each
@@ -209,7 +217,7 @@ impl Socket {
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn cancel(&self, token: Token) -> usize {
-        self.handle().call(|e, id, now| e.cancel(id, Some(token.0), now)).unwrap_or(0)
+        self.cancel_where(|op| op.is_named(token.0))
     }
 
     /// As [`Socket::cancel`], for every operation of the socket.
@@ -223,7 +231,7 @@ impl Socket {
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn cancel_all(&self) -> usize {
-        self.handle().call(|e, id, now| e.cancel(id, None, now)).unwrap_or(0)
+        self.cancel_where(|_| true)
     }
 
     /// Cuts the connection at once. Every operation ends with an error, and the peer sees ECONNRESET:

@@ -233,6 +233,7 @@ impl Socket {
     /// [`Error::State`] if the socket is closed; [`Error::Invalid`] if a value is out of its range.
     pub fn set_options(&self, options: &Options) -> Result<(), Error> {
         self.handle.call(|e, id, _| e.sockets.set_options(id, options.clone()))?;
+        self.handle.each_branch(|e, id, _| e.sockets.set_options(id, options.clone()));
         *self.inner.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());
         Ok(())
     }

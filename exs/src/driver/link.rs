@@ -91,6 +91,19 @@ pub trait Acceptor: Send {
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError>;
     /// Removes them from the reactor.
     fn forget(&mut self, reactor: &ReactorShare);
+    /// Another acceptor of the same connections, for another reactor. From the first such call on,
+    /// `watch` registers the sockets behind those of the other reactors, and a connection wakes the
+    /// first of these in which a thread waits. The caller registers anew what it has registered by
+    /// then. None: this is not possible.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn share(&mut self) -> io::Result<Option<Self>>
+    where
+        Self: Sized,
+    {
+        Ok(None)
+    }
 }
 
 /// A link of one transport, as the tables see it.

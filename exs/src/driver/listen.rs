@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::Driver;
 use super::link::{Acceptor, Conn, LinkOwner, LinkSetup};
+use super::share::{ListenPort, PortShare};
 use super::startups::{PendingStartups, PlaceForStartup};
 use super::turns::Source;
 use crate::rnic::table::IdTable;
@@ -21,10 +22,8 @@ use crate::rnic::{
 use crate::sys;
 use crate::time::Time;
 
-/// Connections accepted from one listener before others have their turn.
-const ACCEPT_STEP: usize = 64;
 /// Pause when the kernel has no descriptors or memory left.
-const STARVED_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const STARVED_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener.
 pub(crate) struct ListenerState<A> {
@@ -33,12 +32,16 @@ pub(crate) struct ListenerState<A> {
     /// Time that a peer has for its request.
     pub(crate) handshake_timeout: Duration,
     /// Requests that may wait for the program's answer, and those that do.
-    max_requests: usize,
+    pub(super) max_requests: usize,
     open_requests: usize,
     /// Connections may wait in the kernel.
-    readable: bool,
+    pub(super) readable: bool,
     /// On the ready list.
     queued: bool,
+    /// Other RNICs that listen at the port.
+    pub(super) share: PortShare,
+    /// The kernel could not register the listener with the reactor, which should watch it.
+    pub(super) unwatched: bool,
 }
 
 /// All listeners, and the connections that have come to them.
@@ -91,15 +94,30 @@ impl<L: LinkSetup> Driver<L> {
         opts: &ListenOpts,
     ) -> Result<Listener, RnicError> {
         let (acceptor, addr) = L::open(self, addr, opts)?;
+        let max_requests = usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16);
+        let port =
+            ListenPort { acceptor, addr, handshake_timeout: opts.handshake_timeout, max_requests };
+        self.add_listener_at(port, PortShare::Alone)
+    }
+
+    /// Listens at a port that was opened.
+    pub(super) fn add_listener_at(
+        &mut self,
+        port: ListenPort<L::Acceptor>,
+        share: PortShare,
+    ) -> Result<Listener, RnicError> {
+        let ListenPort { acceptor, addr, handshake_timeout, max_requests } = port;
         self.listening.startups.limit(sys::most_strangers);
         let id = self.listening.listeners.insert(ListenerState {
             acceptor,
             addr,
-            handshake_timeout: opts.handshake_timeout,
-            max_requests: usize::try_from(opts.backlog).unwrap_or(usize::MAX).max(16),
+            handshake_timeout,
+            max_requests,
             open_requests: 0,
             readable: true,
             queued: false,
+            share,
+            unwatched: false,
         })?;
         let listening = self.listening.listeners.get_mut(id)?;
         if let Err(e) = listening.acceptor.watch(&self.reactor, Source::Listener(id)) {
@@ -132,10 +150,17 @@ impl<L: LinkSetup> Driver<L> {
 
     /// Accepts connections.
     pub(super) fn serve_listener(&mut self, id: u32, now: Time) {
+        let before = self.listening.accepted;
+        self.accept_peers(id, now);
+        self.end_turn(id, self.listening.accepted > before, now);
+    }
+
+    fn accept_peers(&mut self, id: u32, now: Time) {
         let Ok(listening) = self.listening.listeners.get_mut(id) else { return };
         listening.queued = false;
+        let step = listening.share.accept_step();
         L::retry_openings(self);
-        for _ in 0..ACCEPT_STEP {
+        for _ in 0..step {
             let Ok(listening) = self.listening.listeners.get_mut(id) else { return };
             if !listening.readable || listening.open_requests >= listening.max_requests {
                 return;

@@ -32,6 +32,7 @@ mod objects;
 mod qp;
 mod queues;
 mod setups;
+mod share;
 mod startups;
 mod turns;
 mod users;
@@ -42,6 +43,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use link::{Acceptor, Conn, Link, LinkBase, LinkOwner, LinkSetup, Traffic};
+#[cfg(all(test, not(miri)))]
+pub(crate) use listen::STARVED_PAUSE;
 pub use qp::QueuePair;
 pub(crate) use qp::flushed;
 pub(crate) use turns::SOURCES_PER_TURN;
@@ -53,8 +56,8 @@ use crate::rnic::table::IdTable;
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, Caps, ConnParam, ConnReq, Cq, DeferredEnd,
     DeferredWrite, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener,
-    Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, Srq,
-    StarvedListener, Wc,
+    Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, SharedPort,
+    Srq, StarvedListener, Wc,
 };
 use crate::sys::{IoVec, RandomSource, SharedStream};
 use crate::time::Time;
@@ -226,6 +229,15 @@ impl<L: Traffic> Rnic for Driver<L> {
     }
     fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError> {
         self.drop_listener(listener)
+    }
+    fn share_listener(&mut self, listener: Listener) -> Result<SharedPort, RnicError> {
+        self.share_port(listener)
+    }
+    fn join_listener(&mut self, shared: SharedPort) -> Result<Listener, RnicError> {
+        self.join_port(shared)
+    }
+    fn rest_listener(&mut self, listener: Listener, rests: bool) -> Result<(), RnicError> {
+        self.rest(listener, rests)
     }
     fn connect(
         &mut self,

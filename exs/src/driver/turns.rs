@@ -1,6 +1,7 @@
 //! Progress: which sources are ready or due, and whose turn it is.
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 
 use mio::Interest;
 
@@ -9,6 +10,7 @@ use super::deadlines::Deadlines;
 use super::link::{Link, Traffic};
 use crate::rnic::table::ID_BITS;
 use crate::rnic::{Ready, RnicError};
+use crate::sys::{unwatch, watch_exclusively};
 use crate::time::Time;
 
 /// Sources served in one call. With a thousand busy connections a longer call would hold the lock
@@ -87,6 +89,21 @@ impl ReactorShare {
     ) -> Result<(), RnicError> {
         let registered = self.registry.reregister(descriptor, self.token(source), interest);
         registered.map_err(|e| RnicError::os("epoll_ctl", &e))
+    }
+
+    /// Registers a descriptor that other reactors watch, too: see [`watch_exclusively`].
+    pub(crate) fn watch_exclusively(
+        &self,
+        fd: BorrowedFd<'_>,
+        source: Source,
+    ) -> Result<(), RnicError> {
+        let registered = watch_exclusively(&self.registry, fd, self.token(source).0);
+        registered.map_err(|e| RnicError::os("epoll_ctl", &e))
+    }
+
+    /// Removes a descriptor that other reactors watch, too.
+    pub(crate) fn forget_exclusive(&self, fd: BorrowedFd<'_>) {
+        unwatch(&self.registry, fd);
     }
 
     fn token(&self, source: Source) -> mio::Token {

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::branches::BranchTable;
 use super::call::Call;
 use super::context::{Context, Entry};
 use super::engine::{Engine, SockId};
@@ -44,6 +45,8 @@ pub struct SocketHandle {
     /// The program's number for the socket; 0 until the program sets it. Each event of an operation
     /// posted from then on carries the number.
     user_data: AtomicU64,
+    /// Other shards that accept from the socket.
+    branches: BranchTable,
 }
 
 impl SocketHandle {
@@ -53,6 +56,7 @@ impl SocketHandle {
             home: OnceLock::new(),
             taken: None,
             user_data: AtomicU64::new(0),
+            branches: BranchTable::default(),
         }
     }
 
@@ -60,7 +64,12 @@ impl SocketHandle {
     pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Claim) -> SocketHandle {
         let made = Home { context, id };
         let home = OnceLock::from(made.clone());
-        SocketHandle { made, home, taken: Some(taken), user_data: AtomicU64::new(0) }
+        let (user_data, branches) = (AtomicU64::new(0), BranchTable::default());
+        SocketHandle { made, home, taken: Some(taken), user_data, branches }
+    }
+
+    pub(super) fn branches(&self) -> &BranchTable {
+        &self.branches
     }
 
     /// The program takes the connection.

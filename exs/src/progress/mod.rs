@@ -29,6 +29,7 @@
 mod alone;
 mod attend;
 mod background;
+mod branches;
 mod call;
 mod companions;
 mod context;
@@ -75,10 +76,10 @@ pub(crate) use devices::describe_transports;
 pub(crate) use drive::Driven;
 #[cfg(all(test, feature = "tokio"))]
 pub(crate) use edge_loop::EdgeLoop;
-pub(crate) use engine::Short;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;
 pub use engine::{ExportId, FileSend, Part, Remote, Watch};
+pub(crate) use engine::{ListenEnd, Op, Short};
 pub(crate) use engine::{OwnTicket, Posting, Ticket};
 pub use error::Error;
 pub use event::{Bufs, EventKind, Guest, RawEvent, Readiness, Untaken};

@@ -1,4 +1,4 @@
-//! A connection request on its way from one RNIC to another.
+//! Connection requests and listeners on their way from one RNIC to another.
 
 use std::any::Any;
 use std::fmt;
@@ -31,6 +31,34 @@ impl DetachedRequest {
     }
 }
 
+/// The port of a listener, for another RNIC that will listen there, too: see
+/// [`share_listener`](super::Rnic::share_listener).
+pub struct SharedPort(Box<dyn Any + Send>);
+
+impl SharedPort {
+    /// Wraps the driver's state of the listener.
+    pub(crate) fn new(state: impl Any + Send) -> SharedPort {
+        SharedPort(Box::new(state))
+    }
+
+    /// Takes the driver's state out.
+    ///
+    /// # Errors
+    /// The listener is of an RNIC of another kind.
+    pub(crate) fn into_state<T: Any>(self) -> Result<T, RnicError> {
+        match self.0.downcast::<T>() {
+            Ok(state) => Ok(*state),
+            Err(_) => Err(RnicError::Unsupported("use for a listener of an RNIC of another kind")),
+        }
+    }
+}
+
+impl fmt::Debug for SharedPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedPort")
+    }
+}
+
 impl fmt::Debug for DetachedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DetachedRequest")
@@ -45,6 +73,9 @@ mod tests {
     fn only_its_own_kind_gets_the_state_back() {
         assert_eq!(DetachedRequest::new(7_u32).into_state::<u32>(), Ok(7));
         let other = DetachedRequest::new(7_u32).into_state::<i32>();
+        assert!(matches!(other, Err(RnicError::Unsupported(_))), "{other:?}");
+        assert_eq!(SharedPort::new(7_u32).into_state::<u32>(), Ok(7));
+        let other = SharedPort::new(7_u32).into_state::<i32>();
         assert!(matches!(other, Err(RnicError::Unsupported(_))), "{other:?}");
     }
 }

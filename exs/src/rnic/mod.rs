@@ -36,7 +36,7 @@ pub use eager::{EagerPayload, EagerRecv, EagerSend};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
-pub use handover::DetachedRequest;
+pub use handover::{DetachedRequest, SharedPort};
 pub use path::PathAttr;
 pub use types::*;
 
@@ -216,6 +216,30 @@ pub trait Rnic: Send {
     fn listener_addr(&self, listener: Listener) -> Result<SocketAddr, RnicError>;
     /// Stops listening and drops the requests that have no answer yet.
     fn close_listener(&mut self, listener: Listener) -> Result<(), RnicError>;
+    /// Lets other RNICs of the same kind in this process listen at the port of a listener
+    /// ([`Rnic::join_listener`]). Each connection comes to one of them: if threads wait in several of
+    /// their reactors, to these in turn.
+    ///
+    /// # Errors
+    /// `Unsupported`: this RNIC cannot do that. Or the kernel's.
+    fn share_listener(&mut self, _listener: Listener) -> Result<SharedPort, RnicError> {
+        Err(RnicError::Unsupported("several listeners at one port"))
+    }
+    /// Listens at a port at which another RNIC listens.
+    ///
+    /// # Errors
+    /// The RNIC is of another kind, or the kernel's error.
+    fn join_listener(&mut self, _shared: SharedPort) -> Result<Listener, RnicError> {
+        Err(RnicError::Unsupported("several listeners at one port"))
+    }
+    /// Leaves the connections of a shared listener to the other RNICs at its port, or takes its share
+    /// of them again. Connections that came before the call may still come to the listener.
+    ///
+    /// # Errors
+    /// The listener is unknown.
+    fn rest_listener(&mut self, _listener: Listener, _rests: bool) -> Result<(), RnicError> {
+        Ok(())
+    }
     /// Starts to connect. The outcome is a [`CmEvent`] for this QP.
     fn connect(
         &mut self,

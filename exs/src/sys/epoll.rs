@@ -44,6 +44,37 @@ impl AsFd for EpollSet {
     }
 }
 
+/// Registers a descriptor with an epoll instance, edge-triggered, for reading. If the same file is
+/// registered so with several instances, an event wakes one of those in which a thread waits: the one
+/// that has been registered for the longest time.
+///
+/// # Errors
+/// The kernel's: no memory is left (ENOMEM), or no room for registrations (ENOSPC).
+pub fn watch_exclusively(epoll: &impl AsRawFd, fd: BorrowedFd<'_>, token: usize) -> io::Result<()> {
+    let events = libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE;
+    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token as u64 };
+    control(epoll, libc::EPOLL_CTL_ADD, fd, &mut event)
+}
+
+/// Takes a descriptor out of an epoll instance, if it is there.
+pub fn unwatch(epoll: &impl AsRawFd, fd: BorrowedFd<'_>) {
+    let mut unused = libc::epoll_event { events: 0, u64: 0 };
+    let _ = control(epoll, libc::EPOLL_CTL_DEL, fd, &mut unused);
+}
+
+fn control(
+    epoll: &impl AsRawFd,
+    what: libc::c_int,
+    fd: BorrowedFd<'_>,
+    event: &mut libc::epoll_event,
+) -> io::Result<()> {
+    // SAFETY: live descriptors, and an event that is alive for the call.
+    let rc = unsafe {
+        libc::epoll_ctl(epoll.as_raw_fd(), what, fd.as_raw_fd(), std::ptr::from_mut(event))
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// A timer of the kernel's: readable from its time on, until it is set again.
 #[derive(Debug)]
 pub struct TimerFd(OwnedFd);

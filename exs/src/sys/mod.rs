@@ -51,7 +51,7 @@ pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use deferred::{DeferredEnd, DeferredWrite};
 pub use diag::listener_uid;
 pub use doorbell::{Button, WakeSocket};
-pub use epoll::{EpollSet, TimerFd};
+pub use epoll::{EpollSet, TimerFd, unwatch, watch_exclusively};
 pub use eventfd::EventFd;
 pub(crate) use exit::{at_exit, this_thread};
 pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};

@@ -25,6 +25,8 @@ use crate::time::Time;
 pub struct SoftAcceptor {
     socket: TcpListener,
     paced: Paced,
+    /// Other RNICs accept from the same socket.
+    shared: bool,
 }
 
 impl Acceptor for SoftAcceptor {
@@ -37,10 +39,24 @@ impl Acceptor for SoftAcceptor {
         sys::is_readable(self.socket.as_fd())
     }
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {
-        reactor.watch(&mut self.socket, source, Interest::READABLE)
+        match self.shared {
+            true => reactor.watch_exclusively(self.socket.as_fd(), source),
+            false => reactor.watch(&mut self.socket, source, Interest::READABLE),
+        }
     }
     fn forget(&mut self, reactor: &ReactorShare) {
-        reactor.forget(&mut self.socket);
+        // The registration of a shared socket outlives the descriptor. The socket may have been
+        // registered before it was shared.
+        match self.shared {
+            true => reactor.forget_exclusive(self.socket.as_fd()),
+            false => reactor.forget(&mut self.socket),
+        }
+    }
+    fn share(&mut self) -> io::Result<Option<SoftAcceptor>> {
+        let socket = std::net::TcpListener::from(self.socket.as_fd().try_clone_to_owned()?);
+        self.shared = true;
+        let socket = TcpListener::from_std(socket);
+        Ok(Some(SoftAcceptor { socket, paced: self.paced, shared: true }))
     }
 }
 
@@ -60,7 +76,8 @@ impl LinkSetup for SoftLink {
         let paced = sys::unpaced_listener(&socket);
         // The connections that it accepts begin so.
         let _ = sys::no_delay(&socket, true);
-        Ok((SoftAcceptor { socket: TcpListener::from_std(socket), paced }, addr))
+        let socket = TcpListener::from_std(socket);
+        Ok((SoftAcceptor { socket, paced, shared: false }, addr))
     }
 
     fn begin_startup(
@@ -237,5 +254,97 @@ impl SoftRnic {
     pub(super) fn handle_request(&mut self, link: u32, listener: u32, private_data: Vec<u8>) {
         let Ok(addrs) = self.links.get(link).map(|l| l.addrs) else { return };
         self.report_request(link, listener, addrs, private_data);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::driver::STARVED_PAUSE;
+    use crate::rnic::{Listener, PathAttr, Ready, Rnic, SharedPort};
+    use crate::sys::RandomSource;
+
+    /// How many connections the listener has accepted by `now`.
+    fn accepted(rnic: &mut SoftRnic, now: Time) -> usize {
+        while rnic.progress(now) {}
+        SoftLink::accepted_peers(rnic).len()
+    }
+
+    fn acceptor(rnic: &SoftRnic) -> &SoftAcceptor {
+        rnic.listening.listeners.iter().map(|(_, l)| &l.acceptor).next().unwrap()
+    }
+
+    /// Connects, and waits until the connection waits in the kernel.
+    fn call(rnic: &SoftRnic, addr: SocketAddr) -> std::net::TcpStream {
+        let caller = std::net::TcpStream::connect(addr).unwrap();
+        while !acceptor(rnic).has_peer() {
+            std::thread::yield_now();
+        }
+        caller
+    }
+
+    /// A listener whose port another RNIC may share, and the reactor.
+    struct Shared {
+        poll: mio::Poll,
+        rnic: SoftRnic,
+        listener: Listener,
+        addr: SocketAddr,
+        _port: SharedPort,
+    }
+
+    fn shared() -> Shared {
+        let poll = mio::Poll::new().unwrap();
+        let registry = poll.registry().try_clone().unwrap();
+        let mut rnic = SoftRnic::new(registry, 0, RandomSource::seeded(1));
+        let opts = ListenOpts {
+            backlog: 8,
+            v6_only: false,
+            handshake_timeout: Duration::from_secs(3600),
+            port_held: false,
+            path: PathAttr::default(),
+        };
+        let listener = rnic.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &opts).unwrap();
+        let addr = rnic.listener_addr(listener).unwrap();
+        let port = rnic.share_listener(listener).unwrap();
+        assert_eq!(accepted(&mut rnic, Time::ZERO), 0);
+        Shared { poll, rnic, listener, addr, _port: port }
+    }
+
+    /// The kernel may have woken only this reactor for them, which reports them no more.
+    #[test]
+    fn a_listener_that_rests_takes_what_has_come() {
+        let Shared { mut rnic, listener, addr, .. } = shared();
+        let _caller = call(&rnic, addr);
+        rnic.rest_listener(listener, true).unwrap();
+        assert_eq!(accepted(&mut rnic, Time::ZERO), 1);
+    }
+
+    #[test]
+    fn a_shared_listener_that_cannot_be_registered_looks_for_connections_itself() {
+        let Shared { mut poll, mut rnic, listener, addr, _port } = shared();
+        rnic.rest_listener(listener, true).unwrap();
+        assert_eq!(accepted(&mut rnic, Time::ZERO), 0);
+        // The kernel refuses to register a descriptor twice.
+        sys::watch_exclusively(poll.registry(), acceptor(&rnic).socket.as_fd(), 1).unwrap();
+        rnic.rest_listener(listener, false).unwrap();
+        assert_eq!(accepted(&mut rnic, Time::ZERO), 0);
+        let pause = |n: u32| Time::ZERO + STARVED_PAUSE * n;
+        let mut callers = Vec::new();
+        for n in 1..=3 {
+            assert_eq!(rnic.next_timeout(), Some(pause(n)));
+            callers.push(call(&rnic, addr));
+            assert_eq!(accepted(&mut rnic, pause(n)), callers.len(), "pause {n}");
+        }
+        sys::unwatch(poll.registry(), acceptor(&rnic).socket.as_fd());
+        assert_eq!(accepted(&mut rnic, pause(4)), 3);
+        // From here on the reactor reports connections.
+        callers.push(call(&rnic, addr));
+        let mut events = mio::Events::with_capacity(8);
+        poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        let ready = Ready { readable: true, ..Ready::default() };
+        events.iter().for_each(|event| rnic.handle_ready(event.token().0, ready));
+        assert_eq!(accepted(&mut rnic, pause(4)), 4);
     }
 }

@@ -94,6 +94,45 @@ pub fn a_request_is_answered_by_another_rnic<H: Harness>() {
     w.assert_alive(Pair { a: next, b: kept });
 }
 
+/// Two RNICs listen at one port. One rests, or closes, and the other has the callers.
+pub fn rnics_share_the_port_of_a_listener<H: Harness>() {
+    let mut w = World::<H>::new(3);
+    let (listener, addr) = w.listen(1, H::local());
+    w.settle();
+    let shared = match w.rnics[1].share_listener(listener) {
+        Err(RnicError::Unsupported(_)) => return skip("this device shares no ports"),
+        other => other.expect("share_listener"),
+    };
+    let joined = w.rnics[2].join_listener(shared).unwrap();
+    assert_eq!(w.rnics[2].listener_addr(joined), Ok(addr));
+    let call = |w: &mut World<H>, node: usize| {
+        let (caller, b) = (w.end(0), w.end(node));
+        connect(w, caller, addr, &param(&[]));
+        let (req, _) = w.request(node);
+        accept(w, req, b, &param(&[]));
+        w.established(caller);
+        w.established(b);
+        w.assert_alive(Pair { a: caller, b });
+    };
+    let rest = |w: &mut World<H>, (node, listener): (usize, Listener), rests: bool| {
+        w.rnics[node].rest_listener(listener, rests).unwrap();
+        // It may still take what came before.
+        w.settle();
+    };
+    let (first, second) = ((1, listener), (2, joined));
+    rest(&mut w, first, true);
+    (0..3).for_each(|_| call(&mut w, 2));
+    rest(&mut w, first, false);
+    rest(&mut w, second, true);
+    call(&mut w, 1);
+    rest(&mut w, first, true);
+    rest(&mut w, second, false);
+    call(&mut w, 2);
+    rest(&mut w, first, false);
+    w.rnics[2].close_listener(joined).unwrap();
+    (0..3).for_each(|_| call(&mut w, 1));
+}
+
 /// The listener closes while the request is on its way, and when it has arrived: it is answered
 /// all the same.
 pub fn a_detached_request_outlives_its_listener<H: Harness>() {

@@ -98,6 +98,7 @@ macro_rules! rnic_contract {
                 a_request_is_refused_by_another_rnic,
                 a_dropped_request_ends_the_attempt,
                 a_detached_request_frees_its_place,
+                rnics_share_the_port_of_a_listener,
             }
             transfers {
                 sends_of_many_shapes,

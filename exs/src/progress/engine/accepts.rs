@@ -4,12 +4,14 @@
 //! under way, and as established connections. Accepts wait in the order in which they were posted.
 //! Each accept names the shard in which its connection will live. A request starts up in the shard
 //! of the accept that will most likely get it (`spread`). So when several threads accept from one
-//! listener, each with its own queue, each thread has its connections in its own shard.
+//! listener, each with its own queue, each thread has its connections in its own shard. Where the RNIC
+//! can do it, these accepts wait in their own shards (`branch`).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::SockId;
+use super::branch::{Branches, Trunk};
 use super::domain::Place;
 use super::startups::Startups;
 use crate::ids::OpId;
@@ -77,8 +79,13 @@ pub(super) struct Accepts {
     pub(super) ready: VecDeque<Arrival>,
     /// Accepts that wait for a connection.
     pub(super) ops: VecDeque<AcceptOp>,
-    /// The shards that accepts have named so far. The first is the next to get a connection.
+    /// The shards that accepts have named so far, and those of the branches. The first is the next to
+    /// get a connection.
     homes: VecDeque<Shard>,
+    /// The shards that accept at the listener's ports, too.
+    pub(super) branches: Branches,
+    /// The listener, if these are the accepts of a branch.
+    pub(super) trunk: Option<Trunk>,
 }
 
 impl Accepts {
@@ -86,9 +93,16 @@ impl Accepts {
         Accepts { backlog, on, ..Accepts::default() }
     }
 
-    /// True if the backlog has room for one more connection.
+    pub(super) fn of_branch(trunk: Trunk, on: Vec<(Place, Listener)>) -> Accepts {
+        Accepts { on, trunk: Some(trunk), ..Accepts::default() }
+    }
+
+    /// True if the backlog has room for one more connection. The backlog of a branch is its accepts.
     pub(super) fn has_room(&self) -> bool {
-        self.starting.places() + self.ready.len() < self.backlog
+        match &self.trunk {
+            Some(trunk) => self.starting.places() < trunk.free(),
+            None => self.starting.places() + self.ready.len() < self.backlog,
+        }
     }
 
     /// When a start-up will lose its place to a peer that waits. None: no peer waits for a place.
@@ -99,31 +113,65 @@ impl Accepts {
 
     /// Posts an accept.
     pub(super) fn post(&mut self, accept: AcceptOp) {
-        if !self.homes.contains(&accept.home) {
-            self.homes.push_back(accept.home);
-        }
+        self.add_home(accept.home);
         self.ops.push_back(accept);
     }
 
+    /// Connections that no accept awaits start up in this shard, too, when it is its turn.
+    pub(super) fn add_home(&mut self, home: Shard) {
+        if !self.homes.contains(&home) {
+            self.homes.push_back(home);
+        }
+    }
+
+    /// True if there is a shard for connections that no accept awaits.
+    pub(super) fn has_homes(&self) -> bool {
+        !self.homes.is_empty()
+    }
+
+    /// Takes an accept out. False: it is not here.
+    pub(super) fn withdraw(&mut self, op: OpId) -> bool {
+        let Some(at) = self.ops.iter().position(|accept| accept.op == op) else { return false };
+        self.ops.remove(at);
+        if let Some(trunk) = &self.trunk {
+            // If a connection is on its way from the listener, it will find one accept less.
+            trunk.take_free();
+        }
+        true
+    }
+
     /// The shard in which the next connection will start up. It is that of the accept which will
-    /// get the connection, if all before it succeed. If too few accepts wait, the shards that
-    /// accept here take turns. None: no accept was ever posted.
+    /// get the connection, if all before it succeed. If too few accepts wait here, it is that of an
+    /// accept in a branch. If too few wait there, too, the shards that accept take turns. None: no
+    /// accept was ever posted.
     pub(super) fn next_home(&mut self) -> Option<Shard> {
         if let Some(accept) = self.ops.get(self.starting.places() + self.ready.len()) {
             return Some(accept.home);
+        }
+        if let Some(shard) = self.branches.next_free() {
+            return Some(shard);
         }
         let home = self.homes.pop_front()?;
         self.homes.push_back(home);
         Some(home)
     }
 
-    /// Takes out the first accept and a connection for it. It prefers a connection that lives in
-    /// the shard of the accept, and else takes the oldest. None: no accept or no connection waits.
+    /// Takes out the first accept and a connection for it. None: no accept or no connection waits.
     pub(super) fn next_pair(&mut self, here: Shard) -> Option<(OpId, Arrival)> {
         let home = self.ops.front()?.home;
-        let fits = self.ready.iter().position(|arrival| arrival.shard(here) == home);
-        let arrival = self.ready.remove(fits.unwrap_or(0))?;
+        self.ready.front()?;
+        if self.trunk.as_ref().is_some_and(|trunk| !trunk.serve_free()) {
+            return None;
+        }
+        let arrival = self.take_ready(home, here)?;
         self.ops.pop_front().map(|accept| (accept.op, arrival))
+    }
+
+    /// Takes out a connection for an accept that names the shard `home`: one that lives there, or else
+    /// the oldest.
+    pub(super) fn take_ready(&mut self, home: Shard, here: Shard) -> Option<Arrival> {
+        let fits = self.ready.iter().position(|arrival| arrival.shard(here) == home);
+        self.ready.remove(fits.unwrap_or(0))
     }
 }
 

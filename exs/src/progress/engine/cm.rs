@@ -13,7 +13,7 @@ use super::sock::State;
 use super::spread::Parcel;
 use super::startups::StartupId;
 use super::{Engine, Error, SockId};
-use crate::progress::event::{Bufs, EventKind, Guest};
+use crate::progress::event::{Bufs, EventKind};
 use crate::progress::handle::SocketHandle;
 use crate::progress::options::Options;
 use crate::progress::route::Route;
@@ -74,6 +74,7 @@ impl Engine {
         if let Some(a) = &mut self.sockets.find(id)?.accepts {
             a.post(AcceptOp { op, home });
         }
+        self.rest_listener(id, false);
         self.match_accepts(id.index, now);
         Ok(())
     }
@@ -88,10 +89,11 @@ impl Engine {
                 Arrival::Here(child) => self.hand_out(child),
                 Arrival::There(handle, peer) => Some((handle, peer)),
             };
-            let Some(op) = self.ops.remove(op) else { continue };
-            let (queue, mut event) = op.into_event();
-            event.guest = Some(Box::new(Guest { accepted, ..Guest::default() }));
-            self.delivery.deliver(&queue, event);
+            self.serve_accept(op, accepted);
+        }
+        match self.sockets[index].accepts.as_ref().is_some_and(|a| a.trunk.is_some()) {
+            true => self.pass_surplus(index),
+            false => self.offer_to_branches(index),
         }
         // The backlog may have room now for requests that wait.
         loop {
@@ -161,6 +163,13 @@ impl Engine {
             let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
             return self.devices[device].reject(r.req, &closed.emit(), now);
         };
+        if let Some(r) = self.pass_request(device, parent, r) {
+            self.admit_request(device, parent, r, now);
+        }
+    }
+
+    /// A request finds its place in the backlog, waits for one, or is refused.
+    pub(super) fn admit_request(&mut self, device: usize, parent: u32, r: Request, now: Time) {
         let Some(a) = &mut self.sockets[parent].accepts else { return };
         if a.has_room() {
             self.take_request(device, parent, r, now);
@@ -312,8 +321,11 @@ impl Engine {
             return false;
         };
         a.starting.end(startup);
-        a.ready.push_back(arrival);
         a.came = a.came.wrapping_add(1);
+        let kept = self.offer_where_it_lives(listener.index, arrival);
+        if let Some(a) = &mut self.sockets[listener.index].accepts {
+            a.ready.extend(kept);
+        }
         self.match_accepts(listener.index, now);
         self.check_polls(listener.index);
         self.delivery.news.check(listener.index, &mut self.sockets[listener.index]);

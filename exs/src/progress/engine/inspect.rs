@@ -79,6 +79,7 @@ impl Engine {
         let slots = self.sockets.slots();
         let end = from.saturating_add(most).min(slots);
         let found = (from..end).filter_map(|index| self.sockets.peek(index));
+        let found = found.filter(|(_, s)| !s.is_branch());
         let figures = found.map(|(id, s)| self.figures_of(id, s)).collect();
         (figures, (end < slots).then_some(end))
     }
@@ -94,8 +95,8 @@ impl Engine {
             starting: a.starting.places(),
             ready: a.ready.len(),
             waiting: a.waiting.len(),
-            accepts: a.ops.len(),
-            established: a.came,
+            accepts: a.ops.len() + a.branches.accepts(),
+            established: a.came.wrapping_add(a.branches.served()),
             devices: a.on.iter().map(|(p, _)| self.devices[p.device].name().to_owned()).collect(),
         });
         SocketFigures {

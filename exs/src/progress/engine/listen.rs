@@ -12,6 +12,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::accepts::{Accepts, Arrival};
+use super::branch::ListenEnd;
 use super::devices::{DeviceTable, SOFT, uses_soft};
 use super::domain::Place;
 use super::sock::State;
@@ -208,18 +209,13 @@ impl Engine {
     /// Ends the listening, as shutdown(2) does. The socket is new again, and accepts that wait end
     /// with EINVAL.
     pub(super) fn shut_listener(&mut self, id: SockId, now: Time) {
-        self.end_listening(id, now, || Error::State {
-            call: "accept",
-            need: "is listening",
-            is: "was shut down",
-            errno: libc::EINVAL,
-        });
+        self.end_listening(id, now, ListenEnd::Shut);
         self.check_polls(id.index);
         self.sockets.mark(id.index);
     }
 
-    /// The listening side of `close`. Accepts that wait end with `why`.
-    pub(super) fn end_listening(&mut self, id: SockId, now: Time, why: impl Fn() -> Error) {
+    /// The listening side of `shut_listener` and of `close`.
+    pub(super) fn end_listening(&mut self, id: SockId, now: Time, end: ListenEnd) {
         let Ok(s) = self.sockets.find(id) else { return };
         if s.state != State::Listening {
             return;
@@ -238,8 +234,9 @@ impl Engine {
             self.devices[device].reject(r.req, &closed.emit(), now);
         }
         for accept in accepts.ops {
-            self.complete(accept.op, Err(why()));
+            self.complete(accept.op, Err(end.why()));
         }
+        self.end_branches(&accepts.branches, end);
         for arrival in accepts.ready {
             if let Arrival::Here(child) = arrival {
                 self.reset_untaken(child, now);

@@ -25,7 +25,8 @@
 //!   `onesided` (exports, READ, WRITE), `polls`, `kernel`;
 //! - connections: `dial` (attempts by one device after the other), `hosts` (names and races between
 //!   addresses), `listen`, `cm` (events of the RNICs
-//!   about connections), `startups` and `accepts` (on their way to the program), `spread`;
+//!   about connections), `startups` and `accepts` (on their way to the program), `spread` and `branch`
+//!   (other shards);
 //! - the turn below: this file, `life` (timers, ends), `outlook` (what threads without the lock see).
 //!
 //! The state of a call (its time, whether its doorbells may wait, whether it took the eager path) is a
@@ -50,6 +51,7 @@ mod atomic;
 mod attend;
 mod batch;
 mod binding;
+mod branch;
 mod cm;
 mod connection;
 mod delivery;
@@ -96,7 +98,8 @@ use std::sync::Arc;
 use self::delivery::Delivery;
 use self::device::Registrar;
 use self::devices::DeviceTable;
-use self::ops::{Op, OpTable};
+pub(crate) use self::ops::Op;
+use self::ops::OpTable;
 use self::sockets::SocketTable;
 use self::spread::Neighbours;
 use self::timers::TimerTable;
@@ -110,6 +113,8 @@ use crate::session::{After, Counters, Done, Doorbell};
 use crate::time::Time;
 
 pub(crate) use self::batch::Posting;
+pub(super) use self::branch::Branching;
+pub(crate) use self::branch::ListenEnd;
 pub(super) use self::devices::{DeviceSet, Verbs};
 pub(super) use self::figures::add as add_counters;
 pub(super) use self::inspect::{ListenerFigures, SocketFigures};

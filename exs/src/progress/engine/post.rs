@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::Shutdown;
 use std::sync::Arc;
 
+use super::branch::ListenEnd;
 use super::domain::Place;
 use super::memory::Prepared;
 use super::ops::{Op, TempMrs};
@@ -298,19 +299,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Cancels the operations that have the token, or all operations of the socket. Returns how
-    /// many operations were asked to end. Each of them still has its event.
-    pub(crate) fn cancel(
-        &mut self,
-        id: SockId,
-        token: Option<u64>,
-        now: Time,
-    ) -> Result<usize, Error> {
-        self.sockets.find(id)?;
-        self.cancel_where(id, now, |op| token.is_none_or(|t| op.token == t))
-    }
-
-    /// As `cancel`, for the chosen operations.
+    /// Cancels the chosen operations of the socket. Returns how many operations were asked to end.
+    /// Each of them still has its event.
     pub(crate) fn cancel_where(
         &mut self,
         id: SockId,
@@ -338,9 +328,8 @@ impl Engine {
             return true;
         }
         if let Some(a) = &mut s.accepts
-            && let Some(i) = a.ops.iter().position(|accept| accept.op == op)
+            && a.withdraw(op)
         {
-            a.ops.remove(i);
             self.complete(op, cancelled());
             return true;
         }
@@ -370,7 +359,7 @@ impl Engine {
         }
         let op = ticket.map_or(0, |t| self.book(id, t, EventKind::Close, Bufs::None));
         self.attendances().end_left(id);
-        self.end_listening(id, now, || Error::Op(OpError::Cancelled));
+        self.end_listening(id, now, ListenEnd::Closed);
         if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Cancelled), now);
         }

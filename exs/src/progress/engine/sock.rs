@@ -175,6 +175,11 @@ impl Sock {
             || (self.state == State::Open && self.holder.is_untaken())
     }
 
+    /// True if it is a part of a listener of another shard.
+    pub(super) fn is_branch(&self) -> bool {
+        self.accepts.as_ref().is_some_and(|a| a.trunk.is_some())
+    }
+
     /// Logs the end of the session, and what it has moved.
     pub(super) fn log_end(&self) {
         let Some(session) = &self.session else { return };

@@ -14,6 +14,7 @@
 use std::net::SocketAddr;
 
 use super::accepts::{Accepts, Arrival, Parent, Request};
+use super::branch::ListenEnd;
 use super::devices::DeviceTable;
 use super::domain::Place;
 use super::sock::State;
@@ -40,6 +41,14 @@ pub(in crate::progress) enum Parcel {
     Failed { listener: SockId, startup: u64 },
     /// To the connection's shard: end the start-up.
     GiveUp { startup: u64 },
+    /// To the listener's shard: a request that came to a branch without a free accept.
+    Passed(Box<Incoming>),
+    /// To the listener's shard: an accept of a branch waits, and may have missed a connection.
+    Wanted { listener: SockId },
+    /// To the shard of a branch: a connection for one of its accepts, or none after all.
+    Arrived { branch: SockId, taken: Option<(SocketHandle, SocketAddr)> },
+    /// To the shard of a branch: its listener has ended.
+    EndBranch { branch: SockId, end: ListenEnd },
     /// To all other shards: a listener has no descriptors for its callers.
     Starved { device: usize, listener: StarvedListener },
 }
@@ -142,28 +151,52 @@ impl Engine {
         now: Time,
     ) -> Option<Request> {
         let listener = self.sockets.id(parent);
-        let p = &mut self.sockets[parent];
-        let (kind, opts) = (p.kind, p.opts.clone());
-        let Some(a) = &mut p.accepts else { return Some(r) };
+        let Some(a) = &mut self.sockets[parent].accepts else { return Some(r) };
+        if a.trunk.is_some() {
+            return Some(r);
+        }
         let home = a.next_home().filter(|home| *home != self.neighbours.here());
         let Some(home) = home.filter(|home| home.context().is_some()) else { return Some(r) };
-        let on = a.on.iter().find(|(place, _)| place.device == device);
-        let Some(&(place, _)) = on else { return Some(r) };
+        let startup = self.neighbours.next_startup();
+        let there = Parent::There { shard: self.neighbours.here(), listener, startup };
+        let incoming = match self.pack_request(device, parent, there, r) {
+            Ok(incoming) => incoming,
+            Err(r) => return r,
+        };
+        self.neighbours.send(home, Parcel::Request(incoming));
+        if let Some(a) = &mut self.sockets[listener.index].accepts {
+            a.starting.begin(StartupId::There(home, startup), now);
+        }
+        None
+    }
+
+    /// Takes a request out of its RNIC, for another shard. The error has the request, if the RNIC cannot
+    /// hand it over, and nothing if the peer has gone.
+    pub(super) fn pack_request(
+        &mut self,
+        device: usize,
+        index: u32,
+        parent: Parent,
+        r: Request,
+    ) -> Result<Box<Incoming>, Option<Request>> {
+        let s = &self.sockets[index];
+        let (kind, opts) = (s.kind, s.opts.clone());
+        let on = s.accepts.as_ref().map_or(&[][..], |a| &a.on);
+        let on = on.iter().find(|(place, _)| place.device == device);
+        let Some(&(place, _)) = on else { return Err(Some(r)) };
         let group = self.devices[device].domain(place.domain).ok().and_then(|(_, d)| d.group());
         let request = match self.devices[device].rnic.detach_request(r.req) {
             Ok(request) => request,
-            Err(RnicError::Unsupported(_)) => return Some(r),
+            Err(RnicError::Unsupported(_)) => return Err(Some(r)),
             Err(e) => {
                 crate::trace::debug!("the request of {} has gone: {e}", r.peer);
-                return None;
+                return Err(None);
             }
         };
-        let startup = self.neighbours.next_startup();
-        let parent = Parent::There { shard: self.neighbours.here(), listener, startup };
         let Request { peer, local, private_data, .. } = r;
         let d = &self.devices[device];
         let known_as = (d.transport, d.name().to_owned());
-        let incoming = Incoming {
+        Ok(Box::new(Incoming {
             request,
             device,
             known_as,
@@ -174,12 +207,24 @@ impl Engine {
             peer,
             local,
             private_data,
-        };
-        self.neighbours.send(home, Parcel::Request(Box::new(incoming)));
-        if let Some(a) = &mut self.sockets[listener.index].accepts {
-            a.starting.begin(StartupId::There(home, startup), now);
+        }))
+    }
+
+    /// Takes a request for which a branch has no accept.
+    fn take_passed(&mut self, incoming: Incoming, now: Time) {
+        let Incoming { request, device, parent, peer, local, private_data, .. } = incoming;
+        let Parent::Here(listener) = parent else { return };
+        // If the listener is gone, the request is dropped, and its connection with it.
+        if self.sockets.get(listener).is_none_or(|s| s.accepts.is_none()) {
+            return;
         }
-        None
+        match self.devices[device].rnic.adopt_request(request) {
+            Ok(req) => {
+                let r = Request { req, peer, local, private_data };
+                self.admit_request(device, listener.index, r, now);
+            }
+            Err(e) => crate::trace::warn!("cannot take the connection of {peer}: {e}"),
+        }
     }
 
     /// Handles a parcel from the shard `from`. Returns a start-up that is overdue.
@@ -195,6 +240,10 @@ impl Engine {
             Parcel::Failed { listener, startup } => {
                 self.startup_failed(listener, StartupId::There(from, startup), now);
             }
+            Parcel::Passed(incoming) => self.take_passed(*incoming, now),
+            Parcel::Wanted { listener } => self.handle_wanted(listener, now),
+            Parcel::Arrived { branch, taken } => self.handle_arrived(branch, taken),
+            Parcel::EndBranch { branch, end } => self.end_branch(branch, end, now),
             Parcel::GiveUp { startup } => return Some(Overdue { listener: from, startup }),
             Parcel::Starved { device, listener } => {
                 if let Some(d) = self.devices.get_mut(device) {

@@ -103,6 +103,9 @@ impl Engine {
         let end = walk.next.saturating_add(most).min(slots);
         for index in walk.next..end {
             let Some((_, s)) = self.sockets.peek(index) else { continue };
+            if s.is_branch() {
+                continue;
+            }
             walk.sockets += 1;
             walk.listeners += u64::from(s.state == State::Listening);
             if let Some(session) = &s.session {
