@@ -8,7 +8,7 @@ fn bench(args: &[&str]) -> Output {
 
 #[test]
 fn it_measures_the_stream_that_was_asked_for() {
-    for options in [&["--spawn"][..], &["--multi", "--processes"]] {
+    for options in [&["--spawn"][..], &["--multi", "--processes"], &["--workers=5"]] {
         let args = ["many", "1", "--only=shm", "--connections=5"];
         let measured = bench(&[&args[..], options].concat());
         let figures = String::from_utf8(measured.stdout).unwrap();
@@ -22,7 +22,7 @@ fn it_measures_the_stream_that_was_asked_for() {
 
 #[test]
 fn an_unknown_option_is_an_error() {
-    for option in ["--mutli", "--only=ftp", "--clients=0", "--connections=many"] {
+    for option in ["--mutli", "--only=ftp", "--clients=0", "--connections=many", "--workers=0"] {
         let refused = bench(&["echo", "1", option]);
         let error = String::from_utf8(refused.stderr).unwrap();
         assert!(!refused.status.success() && error.contains(option), "{option}: {error}");

@@ -5,10 +5,10 @@
 //! TCP, the software RNIC and shared memory one after the other. The figures are medians of the
 //! rounds. The server is in a thread with a runtime of its own.
 //!
-//! The options: `--multi`: runtimes of the kind multi_thread, with two workers each. `--processes`:
-//! the server is a process. `--spawn`: client and server are tasks, not the future of `block_on`.
-//! `--only=tcp`, `--only=soft` or `--only=shm`: this kind of stream alone. `--clients=N`: the
-//! connections of `http` (8). `--connections=N`: those of `many` (1000).
+//! The options: `--workers=N`: runtimes of the kind multi_thread, with this many workers. `--multi`:
+//! the same with two workers. `--processes`: the server is a process. `--spawn`: client and server are
+//! tasks, not the future of `block_on`. `--only=tcp`, `--only=soft` or `--only=shm`: this kind of stream
+//! alone. `--clients=N`: the connections of `http` (8). `--connections=N`: those of `many` (1000).
 
 use std::error::Error;
 use std::future::Future;
@@ -25,6 +25,7 @@ use exs::{Options, Transport};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,7 +36,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// What the command line says.
 #[derive(Default)]
 struct Config {
-    multi: bool,
+    /// The workers of each runtime. None: runtimes of one thread.
+    workers: Option<u32>,
     processes: bool,
     spawn: bool,
     only: Option<String>,
@@ -131,11 +133,12 @@ impl Net for Exs {
 }
 
 fn runtime() -> Result<Runtime> {
-    let mut builder = match config().multi {
-        true => Builder::new_multi_thread(),
-        false => Builder::new_current_thread(),
-    };
-    Ok(builder.worker_threads(2).enable_all().build()?)
+    let mut builder = Builder::new_current_thread();
+    if let Some(workers) = config().workers {
+        builder = Builder::new_multi_thread();
+        builder.worker_threads(usize::try_from(workers)?);
+    }
+    Ok(builder.enable_all().build()?)
 }
 
 /// Runs the future to its end, as a task or as the runtime's own future.
@@ -264,9 +267,10 @@ fn bulk<N: Net>(net: N) -> Result<f64> {
     })
 }
 
-/// Requests each second, over connections that each have one under way.
+/// Requests each second, over connections that each have one under way. All are connected before the
+/// first of these requests.
 fn http<N: Net>(net: N) -> Result<f64> {
-    const ALL: u32 = 16_000;
+    const ALL: u32 = 32_000;
     let serve = |listener: N::Listener| async move {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let stop = Arc::new(Mutex::new(Some(stop)));
@@ -283,31 +287,41 @@ fn http<N: Net>(net: N) -> Result<f64> {
         }
         Ok(())
     };
-    let ask = move |path: &'static str, times: u32, addr| async move {
-        let stream = net.connect(addr).await?;
-        let (mut client, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        for _ in 0..times {
-            let request = Request::get(path).header("host", "exs").body(Full::<Bytes>::default())?;
-            client.ready().await?;
-            client.send_request(request).await?.into_body().collect().await?;
-        }
-        Ok::<(), Box<dyn Error + Send + Sync>>(())
-    };
     let clients = config().clients;
     let requests = ALL.div_ceil(clients);
     beside("http", net, serve, move |addr| async move {
-        ask("/", 100, addr).await?;
+        ask(dial(net, addr).await?, "/", 100).await?;
+        let mut dialed = Vec::new();
+        for _ in 0..clients {
+            dialed.push(dial(net, addr).await?);
+        }
         let begun = Instant::now();
-        let asking: Vec<_> = (0..clients).map(|_| tokio::spawn(ask("/", requests, addr))).collect();
-        for task in asking {
+        let asking = dialed.into_iter().map(|client| tokio::spawn(ask(client, "/", requests)));
+        for task in asking.collect::<Vec<_>>() {
             task.await??;
         }
         let took = begun.elapsed().as_secs_f64();
-        ask("/end", 1, addr).await?;
+        ask(dial(net, addr).await?, "/end", 1).await?;
         Ok(f64::from(clients * requests) / took)
     })
+}
+
+type HttpClient = SendRequest<Full<Bytes>>;
+
+async fn dial<N: Net>(net: N, addr: SocketAddr) -> Result<HttpClient> {
+    let (client, connection) = http1::handshake(TokioIo::new(net.connect(addr).await?)).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// Makes requests, one after the other.
+async fn ask(mut client: HttpClient, path: &'static str, times: u32) -> Result<()> {
+    for _ in 0..times {
+        let request = Request::get(path).header("host", "exs").body(Full::default())?;
+        client.ready().await?;
+        client.send_request(request).await?.into_body().collect().await?;
+    }
+    Ok(())
 }
 
 /// Connections each second, all open at once, with an echo each.
@@ -356,7 +370,8 @@ impl Config {
         let mut config = Config { clients: 8, connections: 1000, ..Config::default() };
         for option in options {
             match option.split_once('=').unwrap_or((option, "")) {
-                ("--multi", "") => config.multi = true,
+                ("--multi", "") => config.workers = Some(2),
+                ("--workers", n) => config.workers = Some(at_least_one(option, n)?),
                 ("--processes", "") => config.processes = true,
                 ("--spawn", "") => config.spawn = true,
                 ("--serves", "") => config.serves = true,
