@@ -1,4 +1,4 @@
-//! How many streams of a reactor are busy at the same time.
+//! How many streams of a runtime are busy at the same time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};

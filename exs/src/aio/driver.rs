@@ -1,55 +1,32 @@
-//! The driver of a tokio runtime: a task that moves the data of the runtime's sockets.
+//! The driver of a reactor in a tokio runtime: a task that moves the data of the reactor's sockets.
 //!
-//! The task waits for the descriptor of the runtime's event queue, which is registered once with the
+//! The task waits for the descriptor of the reactor's event queue, which is registered once with the
 //! runtime's own poll. The descriptor is readable when the shard has something to do. So the thread
 //! of the runtime that found it readable moves the data, and no other thread takes part.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 use tokio::task::yield_now;
 
+use super::crowd::Crowd;
 use super::reactor::{AioReactor, BATCH};
 use crate::api::{Driven, Error, Event};
-use crate::sys::ProcessLock;
 
-/// The reactors of the runtimes of this process. A reactor lives as long as its driver or a socket.
-static RUNTIMES: ProcessLock<Option<HashMap<Id, Weak<AioReactor>>>> = ProcessLock::new(None);
-
-/// The reactor of the runtime of this thread. None: the thread is in no runtime.
-pub(super) fn of_runtime() -> Option<Result<Arc<AioReactor>, Error>> {
-    let handle = Handle::try_current().ok()?;
-    let mut runtimes = RUNTIMES.lock();
-    let runtimes = runtimes.get_or_insert_default();
-    if let Some(reactor) = runtimes.get(&handle.id()).and_then(Weak::upgrade) {
-        return Some(Ok(reactor));
-    }
-    let started = start(&handle);
-    if let Ok(reactor) = &started {
-        runtimes.retain(|_, reactor| reactor.strong_count() > 0);
-        runtimes.insert(handle.id(), Arc::downgrade(reactor));
-    }
-    Some(started)
-}
-
-/// True if the calling thread is in the runtime whose driver has this reactor.
-pub(super) fn drives(reactor: &Arc<AioReactor>) -> bool {
-    let Ok(handle) = Handle::try_current() else { return false };
-    let runtimes = RUNTIMES.lock();
-    let here = runtimes.as_ref().and_then(|runtimes| runtimes.get(&handle.id()));
-    here.is_some_and(|here| here.as_ptr() == Arc::as_ptr(reactor))
-}
-
-fn start(handle: &Handle) -> Result<Arc<AioReactor>, Error> {
-    let reactor = AioReactor::new(handle.metrics().num_workers())?;
+/// Starts a reactor, and its driver, in a runtime that the calling thread is in. `crowd` counts the
+/// busy streams of the runtime.
+///
+/// # Errors
+/// What the kernel says if EXS cannot start, or has no descriptor left.
+pub(super) fn start(handle: &Handle, crowd: Arc<Crowd>) -> Result<Arc<AioReactor>, Error> {
+    let reactor = Arc::new(AioReactor::of_runtime(handle.id(), crowd)?);
     let error = |e: std::io::Error| Error::os("registering the event queue with tokio", &e);
     // A descriptor of the driver's own, so that it cannot be closed before the driver ends.
     let fd = reactor.queue().as_fd().try_clone_to_owned().map_err(error)?;

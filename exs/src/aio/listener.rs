@@ -13,7 +13,7 @@ use super::stream::wakers::Wakers;
 use super::stream::{AsyncStream, must_be_stream};
 use crate::api::{Completion, Error, Event, Options, Socket, SocketType};
 
-/// The accepts that are posted ahead.
+/// The accepts that are posted ahead, unless the runtime has more reactors than that.
 const AHEAD: usize = 16;
 
 /// The connections that wait in the library until the program accepts them.
@@ -39,39 +39,95 @@ const BACKLOG: u32 = 1024;
 /// ```
 pub struct AsyncListener {
     socket: Socket,
-    reactor: Arc<AioReactor>,
-    slot: usize,
-    state: Arc<AcceptState>,
+    ports: Vec<AcceptPort>,
+    accepts: Arc<Mutex<AcceptQueue>>,
 }
 
-struct AcceptState {
-    accepts: Mutex<AcceptQueue>,
+/// The accepts of a listener by one of the reactors of its runtime. The reactor has the connections.
+struct AcceptPort {
+    reactor: Arc<AioReactor>,
+    slot: usize,
+    state: Arc<PortState>,
+}
+
+/// The state that the events of accepts change.
+struct PortState {
+    /// The place of the port in its listener.
+    port: usize,
+    accepts: Arc<Mutex<AcceptQueue>>,
     uses: Uses,
 }
 
-#[derive(Default)]
+/// An accept that has ended.
+struct EndedAccept {
+    port: usize,
+    result: Result<(Socket, SocketAddr), Error>,
+}
+
 struct AcceptQueue {
-    in_flight: usize,
-    ended: VecDeque<Result<(Socket, SocketAddr), Error>>,
+    /// The accepts in flight of each port.
+    in_flight: Vec<usize>,
+    ended: VecDeque<EndedAccept>,
     wakers: Wakers,
 }
 
-impl AcceptState {
-    fn accepts(&self) -> MutexGuard<'_, AcceptQueue> {
-        self.accepts.lock().unwrap_or_else(PoisonError::into_inner)
+impl AcceptQueue {
+    fn new(ports: usize) -> AcceptQueue {
+        let (ended, wakers) = (VecDeque::new(), Wakers::default());
+        AcceptQueue { in_flight: vec![0; ports], ended, wakers }
+    }
+
+    /// The port that needs another accept most: that with the fewest in flight. None: enough are ahead.
+    fn lacking(&self) -> Option<usize> {
+        let ahead = self.in_flight.iter().sum::<usize>() + self.ended.len();
+        let enough = ahead >= AHEAD.max(self.in_flight.len());
+        let fewest = self.in_flight.iter().enumerate().min_by_key(|(_, in_flight)| **in_flight);
+        fewest.filter(|_| !enough).map(|(port, _)| port)
     }
 }
 
-impl Sink for AcceptState {
+fn lock(accepts: &Mutex<AcceptQueue>) -> MutexGuard<'_, AcceptQueue> {
+    accepts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AcceptPort {
+    fn new(port: usize, reactor: Arc<AioReactor>, accepts: &Arc<Mutex<AcceptQueue>>) -> AcceptPort {
+        let accepts = Arc::clone(accepts);
+        let state = Arc::new(PortState { port, accepts, uses: Uses::owned() });
+        let sink: Arc<dyn Sink> = state.clone();
+        let slot = reactor.slots().insert_sink(sink);
+        AcceptPort { reactor, slot, state }
+    }
+
+    fn post(&self, listener: &Socket) -> Result<(), Error> {
+        self.state.uses.add();
+        let posted = listener.accept(self.reactor.queue(), token(self.slot, 0));
+        posted.inspect_err(|_| {
+            // The owner's use remains.
+            let _ = self.state.uses.end();
+        })
+    }
+}
+
+impl Drop for AcceptPort {
+    fn drop(&mut self) {
+        if self.state.uses.end() {
+            self.reactor.slots().remove(self.slot);
+        }
+    }
+}
+
+impl Sink for PortState {
     fn complete(&self, _: u32, event: Event, wakers: &mut Vec<Waker>) {
-        let ended = match event.into_completion() {
+        let result = match event.into_completion() {
             Ok(Completion::Accept { socket, peer }) => Ok((socket, peer)),
             Ok(_) => Err(Error::invalid("accept ended without a connection")),
             Err(failed) => Err(failed.error),
         };
-        let mut accepts = self.accepts();
-        accepts.in_flight = accepts.in_flight.saturating_sub(1);
-        accepts.ended.push_back(ended);
+        let mut accepts = lock(&self.accepts);
+        let in_flight = &mut accepts.in_flight[self.port];
+        *in_flight = in_flight.saturating_sub(1);
+        accepts.ended.push_back(EndedAccept { port: self.port, result });
         accepts.wakers.take_into(wakers);
     }
 
@@ -116,11 +172,11 @@ impl AsyncListener {
     /// As [`AsyncListener::bind`].
     pub fn from_socket(socket: Socket) -> Result<AsyncListener, Error> {
         must_be_stream(&socket)?;
-        let reactor = AioReactor::current()?;
-        let state = Arc::new(AcceptState { accepts: Mutex::default(), uses: Uses::owned() });
-        let sink: Arc<dyn Sink> = state.clone();
-        let slot = reactor.slots().insert_sink(sink);
-        Ok(AsyncListener { socket, reactor, slot, state })
+        let reactors = AioReactor::all_current()?;
+        let accepts = Arc::new(Mutex::new(AcceptQueue::new(reactors.len())));
+        let ports = reactors.into_iter().enumerate();
+        let ports = ports.map(|(port, reactor)| AcceptPort::new(port, reactor, &accepts)).collect();
+        Ok(AsyncListener { socket, ports, accepts })
     }
 
     /// The socket.
@@ -155,21 +211,26 @@ impl AsyncListener {
         &self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(AsyncStream, SocketAddr), Error>> {
-        let mut ended = self.state.accepts().ended.pop_front();
-        if ended.is_none() {
-            self.post_ahead();
-            self.reactor.collect();
-            let mut accepts = self.state.accepts();
-            ended = accepts.ended.pop_front();
-            if ended.is_none() {
-                accepts.wakers.add(cx);
-                return Poll::Pending;
-            }
+        let Some(EndedAccept { port, result }) = self.take_ended(cx) else { return Poll::Pending };
+        self.post_ahead();
+        Poll::Ready(result.map(|(socket, peer)| {
+            (AsyncStream::of(socket, Arc::clone(&self.ports[port].reactor)), peer)
+        }))
+    }
+
+    /// Takes the next accept that has ended. None: none has, and the task waits.
+    fn take_ended(&self, cx: &mut Context<'_>) -> Option<EndedAccept> {
+        if let Some(ended) = lock(&self.accepts).ended.pop_front() {
+            return Some(ended);
         }
         self.post_ahead();
-        let accepted = ended.unwrap_or_else(|| Err(Error::invalid("no accept has ended")));
-        let stream = |(socket, peer)| (AsyncStream::of(socket, Arc::clone(&self.reactor)), peer);
-        Poll::Ready(accepted.map(stream))
+        self.ports.iter().for_each(|port| port.reactor.collect());
+        let mut accepts = lock(&self.accepts);
+        let ended = accepts.ended.pop_front();
+        if ended.is_none() {
+            accepts.wakers.add(cx);
+        }
+        ended
     }
 
     /// The connections as a stream (of the crate futures), which has no end.
@@ -177,29 +238,19 @@ impl AsyncListener {
         IncomingStreams(self)
     }
 
-    /// Posts accepts until enough are ahead. Those that are refused end with the error.
+    /// Posts accepts until enough are ahead. One that is refused ends with the error.
     fn post_ahead(&self) {
-        let mut accepts = self.state.accepts();
-        while accepts.in_flight + accepts.ended.len() < AHEAD {
-            self.state.uses.add();
-            match self.socket.accept(self.reactor.queue(), token(self.slot, 0)) {
-                Ok(()) => accepts.in_flight += 1,
+        let mut accepts = lock(&self.accepts);
+        while let Some(port) = accepts.lacking() {
+            match self.ports[port].post(&self.socket) {
+                Ok(()) => accepts.in_flight[port] += 1,
                 Err(error) => {
-                    let _ = self.state.uses.end();
                     if accepts.ended.is_empty() {
-                        accepts.ended.push_back(Err(error));
+                        accepts.ended.push_back(EndedAccept { port, result: Err(error) });
                     }
                     return;
                 }
             }
-        }
-    }
-}
-
-impl Drop for AsyncListener {
-    fn drop(&mut self) {
-        if self.state.uses.end() {
-            self.reactor.slots().remove(self.slot);
         }
     }
 }

@@ -21,18 +21,18 @@
 //! in compio's runtime, as in any other.
 //!
 //! # Runtimes
-//! Each tokio runtime has one event queue, whose descriptor is registered with the runtime once. A
-//! task of the runtime moves the data of its sockets when the descriptor is readable. A task that
-//! reads a busy stream over the software RNIC moves the stream's data itself. Any number of
-//! runtimes of both kinds can be in a process, and tasks of a `LocalSet` count as the runtime's.
-//! Outside of a runtime, a thread of the process does this, so that the futures work with any
-//! executor. The thread ends about a second after the last socket and operation that needed it, and
-//! the next one starts another. The event queue has room for all operations: none is refused for lack
-//! of it.
+//! A tokio runtime has one event queue for every four workers, whose descriptor is registered with the
+//! runtime once. Sockets take the queues of their runtime in turn. A task of the runtime moves the data
+//! of a queue's sockets when the descriptor is readable. A task that reads a busy stream over the
+//! software RNIC moves the stream's data itself. Any number of runtimes of both kinds can be in a
+//! process, and tasks of a `LocalSet` count as the runtime's. Outside of a runtime, a thread of the
+//! process does this, so that the futures work with any executor. The thread ends about a second after
+//! the last socket and operation that needed it, and the next one starts another. An event queue has
+//! room for all operations: none is refused for lack of it.
 //!
 //! # For those who change it
-//! `reactor` has the queue and the table of operations (`slots`), `driver` the task and `turns` the
-//! writes that wait for the end of a task's turn. `op` has the futures, `buf` the memory that they
+//! `reactor` has a queue and its table of operations (`slots`), `runtimes` the reactors of each runtime,
+//! `driver` the task and `turns` the writes that wait for the end of a task's turn. `op` has the futures, `buf` the memory that they
 //! take, `socket` and `onesided` the calls, and `stream` and `listener` the types under tokio's traits.
 //! `tower`, `hyper`, `axum` and `tonic` have the traits of these crates. The floor knows `api` only, and
 //! has no `unsafe`: memory in flight belongs to the event of its operation (`Buffer`), so a dropped
@@ -53,6 +53,8 @@ mod listener;
 mod onesided;
 mod op;
 mod reactor;
+#[cfg(feature = "tokio")]
+mod runtimes;
 #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "streams and listeners use the rest"))]
 mod slots;
 mod socket;

@@ -1,4 +1,4 @@
-//! The reactor: the event queue of a runtime, and the tasks that wait for its events.
+//! The reactor: an event queue of a runtime, and the tasks that wait for its events.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
@@ -31,9 +31,12 @@ pub(super) struct AioReactor {
     #[cfg(feature = "tokio")]
     pub(super) turns: super::turns::TurnEnds,
     #[cfg(feature = "tokio")]
-    pub(super) crowd: super::crowd::Crowd,
+    pub(super) crowd: Arc<super::crowd::Crowd>,
     #[cfg(feature = "tokio")]
     pool: Arc<super::stream::BufferPool>,
+    /// The runtime whose tasks the sockets belong to, unless a thread has driven from the beginning.
+    #[cfg(feature = "tokio")]
+    runtime: Option<tokio::runtime::Id>,
 }
 
 #[derive(Default)]
@@ -47,33 +50,63 @@ struct Taken {
 static THREADED: ProcessLock<Weak<AioReactor>> = ProcessLock::new(Weak::new());
 
 impl AioReactor {
-    /// A reactor whose tasks run on this many workers.
-    #[cfg_attr(not(feature = "tokio"), allow(unused_variables, reason = "only streams count them"))]
-    pub(super) fn new(workers: usize) -> Result<Arc<AioReactor>, Error> {
+    /// A reactor for tasks of no runtime.
+    fn of_no_runtime() -> Result<AioReactor, Error> {
         let queue = EventQueue::with_options(&QueueOptions::default().with_depth(DEPTH))?;
-        Ok(Arc::new(AioReactor {
+        Ok(AioReactor {
             queue,
             slots: Mutex::default(),
             taken: Mutex::default(),
             #[cfg(feature = "tokio")]
             turns: super::turns::TurnEnds::default(),
             #[cfg(feature = "tokio")]
-            crowd: super::crowd::Crowd::new(workers),
+            crowd: Arc::new(super::crowd::Crowd::new(1)),
             #[cfg(feature = "tokio")]
             pool: Arc::default(),
-        }))
+            #[cfg(feature = "tokio")]
+            runtime: None,
+        })
     }
 
-    /// The reactor of the runtime of this thread, or that of the process if there is none.
+    /// A reactor for tasks of a runtime, whose busy streams `crowd` counts.
+    #[cfg(feature = "tokio")]
+    pub(super) fn of_runtime(
+        runtime: tokio::runtime::Id,
+        crowd: Arc<super::crowd::Crowd>,
+    ) -> Result<AioReactor, Error> {
+        Ok(AioReactor { crowd, runtime: Some(runtime), ..AioReactor::of_no_runtime()? })
+    }
+
+    /// The reactor for a new socket: one of the runtime of this thread, or that of the process if there
+    /// is none.
     ///
     /// # Errors
     /// What the kernel says if EXS, or the driver, cannot start.
     pub(super) fn current() -> Result<Arc<AioReactor>, Error> {
         #[cfg(feature = "tokio")]
-        if let Some(reactor) = super::driver::of_runtime() {
+        if let Some(reactor) = super::runtimes::next_here() {
             return reactor;
         }
         AioReactor::of_thread(&THREADED, IDLE)
+    }
+
+    /// The reactors for the connections of a new listener: all of the runtime of this thread, or that of
+    /// the process if there is none.
+    ///
+    /// # Errors
+    /// As [`AioReactor::current`].
+    #[cfg(feature = "tokio")]
+    pub(super) fn all_current() -> Result<Vec<Arc<AioReactor>>, Error> {
+        super::runtimes::all_here()
+            .unwrap_or_else(|| Ok(vec![AioReactor::of_thread(&THREADED, IDLE)?]))
+    }
+
+    /// The reactor for the next connection that a socket of this reactor accepts.
+    pub(super) fn for_accepted(self: &Arc<AioReactor>) -> Arc<AioReactor> {
+        #[cfg(feature = "tokio")]
+        return super::runtimes::next_beside(self);
+        #[cfg(not(feature = "tokio"))]
+        Arc::clone(self)
     }
 
     /// The reactor that a thread drives. If the last one has ended, another one begins, whose thread
@@ -86,7 +119,7 @@ impl AioReactor {
         if let Some(reactor) = known.upgrade() {
             return Ok(reactor);
         }
-        let reactor = AioReactor::new(1)?;
+        let reactor = Arc::new(AioReactor::of_no_runtime()?);
         reactor.drive_for(idle)?;
         *known = Arc::downgrade(&reactor);
         Ok(reactor)
@@ -197,6 +230,12 @@ impl AioReactor {
                 Err(needed) => self = needed,
             }
         }
+    }
+
+    /// The runtime whose tasks the sockets belong to, if there is one. It may have ended.
+    #[cfg(feature = "tokio")]
+    pub(super) fn runtime(&self) -> Option<tokio::runtime::Id> {
+        self.runtime
     }
 
     /// The buffers of the streams.

@@ -174,7 +174,8 @@ impl AsyncSocket {
     /// If the future is dropped while a connection is there for it, the connection is reset.
     /// `AsyncListener` loses none.
     pub fn accept(&self) -> Operation<Accept> {
-        self.bare(Accept, |queue, token| self.socket.accept(queue, token))
+        let accepts = AsyncSocket::of(self.socket.clone(), self.reactor.for_accepted());
+        accepts.bare(Accept, |queue, token| self.socket.accept(queue, token))
     }
 
     /// Waits until the socket is ready for what is asked, or broken. It moves nothing.

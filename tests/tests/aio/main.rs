@@ -1,7 +1,7 @@
 //! Asynchronous Rust: `exs::aio` under tokio and other executors.
 //!
-//! Each case runs over the software RNIC and over shared memory, in a runtime of one thread and in
-//! one of several.
+//! Each case runs over the software RNIC and over shared memory, in a runtime of one thread, in one of
+//! several, and in one that has several reactors.
 //!
 //! - `operations`: sockets whose calls are futures, with memory that comes back.
 //! - `atomics`: atomic operations as futures.
@@ -46,6 +46,9 @@ fn fill(stream: &AsyncStream) -> usize {
     }
 }
 
+/// The workers of a runtime that has three reactors.
+const SEVERAL_REACTORS: usize = 12;
+
 /// Runs each case over each transport and in each kind of runtime.
 macro_rules! on_each {
     ($(async fn $name:ident($on:ident) $body:block)+) => {$(
@@ -65,6 +68,11 @@ macro_rules! on_each {
             }
 
             #[test]
+            fn soft_reactors() {
+                crate::run(exs::Transport::Soft, crate::SEVERAL_REACTORS, case);
+            }
+
+            #[test]
             fn shm() {
                 crate::run(exs::Transport::Shm, 1, case);
             }
@@ -72,6 +80,11 @@ macro_rules! on_each {
             #[test]
             fn shm_threads() {
                 crate::run(exs::Transport::Shm, 3, case);
+            }
+
+            #[test]
+            fn shm_reactors() {
+                crate::run(exs::Transport::Shm, crate::SEVERAL_REACTORS, case);
             }
         }
     )+};

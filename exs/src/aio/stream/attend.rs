@@ -21,8 +21,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::aio::crowd::BusyWindow;
-use crate::aio::driver;
 use crate::aio::reactor::AioReactor;
+use crate::aio::runtimes;
 use crate::api::{AttendedStream, Socket};
 
 /// The waits after which a task attends its connection, if each followed the one before within
@@ -151,7 +151,7 @@ impl TaskStream {
     /// None: the connection has no stream that a task could wait for, or there is more to do than to
     /// receive, or the task runs outside of the stream's runtime.
     fn new(socket: &Socket, reactor: &Arc<AioReactor>) -> Option<TaskStream> {
-        if !driver::drives(reactor) {
+        if !runtimes::is_here(reactor) {
             return None;
         }
         let stream = socket.attend_by_task()?;

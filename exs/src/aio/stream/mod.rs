@@ -2,7 +2,7 @@
 //!
 //! A [`AsyncStream`] takes the place of tokio's `TcpStream`. The calls of these traits lend memory only
 //! until they return, and the peer's RNIC may write to the memory of a receive later. So a stream
-//! has buffers of its own, which are registered once for all streams of a runtime (`pool`).
+//! has buffers of its own, which are registered once for all streams of a reactor (`pool`).
 //!
 //! - `rx`: two receives are posted ahead, so that large data are written straight into them. Their
 //!   size follows the data.

@@ -52,7 +52,7 @@ impl Size {
     }
 }
 
-/// The most bulk buffers that the streams of a runtime have at a time: 16 MiB.
+/// The most bulk buffers that the streams of a reactor have at a time: 16 MiB.
 const MOST_BULK: usize = 32;
 
 /// The free buffers. Memory costs something once it is touched: buffers that were used last are used
