@@ -52,7 +52,6 @@ impl<L: Traffic> Driver<L> {
         Some(link.sleep_attended(how))
     }
 
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks wait for streams"))]
     pub(super) fn lend_stream_of(&mut self, qp: Qp) -> Option<Arc<SharedStream>> {
         let link = self.links.get_mut(self.link_of(qp)?).ok()?;
         link.peek_attended()?;

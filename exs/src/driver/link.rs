@@ -284,7 +284,6 @@ pub trait Traffic: LinkSetup {
         AttendedWait::Ready
     }
     /// Lends the stream of the link (`Rnic::lend_stream`).
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks wait for streams"))]
     fn lend_stream(&mut self) -> Option<Arc<SharedStream>> {
         None
     }

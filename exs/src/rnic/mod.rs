@@ -346,7 +346,6 @@ pub trait Rnic: Send {
     /// Lends the stream of a connection, so that the program can wait for it in an epoll set of its
     /// own, edge-triggered. Only the RNIC reads the stream. Returns None if the connection has no
     /// stream, or if no thread can attend it.
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only tasks wait for streams"))]
     fn lend_stream(&mut self, _qp: Qp) -> Option<Arc<SharedStream>> {
         None
     }

@@ -77,8 +77,8 @@ pub use process::{process_touches, thread_touches};
 pub use random::RandomSource;
 pub use resolve::{ResolveError, resolve, resolve_later};
 pub use shared_stream::SharedStream;
-pub(crate) use signal::wait_ready;
 pub use signal::{HeldSignals, wait_any_readable, wait_readable};
+pub(crate) use signal::{wait_ready, which_are_readable};
 pub use sockaddr::KernelAddr;
 #[cfg(any(test, feature = "internals"))]
 pub use sockaddr::SOCKADDR_MAX;

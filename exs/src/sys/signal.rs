@@ -6,7 +6,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use super::note_calls;
@@ -118,6 +118,19 @@ pub fn wait_any_readable(
 ) -> io::Result<bool> {
     let pollfd = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     poll(&mut fds.iter().map(pollfd).collect::<Vec<_>>(), timeout, held)
+}
+
+/// Says of each descriptor whether there is something to read: bytes, the end of the stream, or an
+/// error. It does not wait. If the kernel cannot say, each counts as readable.
+pub(crate) fn which_are_readable(fds: &[impl AsRawFd]) -> Vec<bool> {
+    if fds.is_empty() {
+        return Vec::new();
+    }
+    let events = libc::POLLIN | libc::POLLRDHUP;
+    let pollfd = |fd: &_| libc::pollfd { fd: AsRawFd::as_raw_fd(fd), events, revents: 0 };
+    let mut fds: Vec<_> = fds.iter().map(pollfd).collect();
+    let asked = poll(&mut fds, Some(Duration::ZERO), None).is_ok();
+    fds.iter().map(|fd| !asked || fd.revents != 0).collect()
 }
 
 /// What [`wait_ready`] found.

@@ -6,7 +6,7 @@
 //! two calls of its thread, since to put it back and take it out again costs two system calls. The
 //! engine returns it to the reactor at once where something is under way for which the thread does
 //! not wait. A thread that does not come back for one to two sweeps has gone away: then the engine
-//! returns the connection, too.
+//! returns the connection, too. A task of an asynchronous runtime is given more time ([`LeftBy`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,18 @@ use super::{Engine, SockId};
 use crate::progress::queue::QueueCore;
 use crate::progress::waiter::Waiter;
 use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait, Qp, Rnic};
+use crate::sys::{SharedStream, which_are_readable};
 use crate::time::Time;
 
 /// The time between two sweeps. It is the time for which the background thread leaves a shard alone
 /// that no thread leads.
-pub(super) const SWEEP: Duration = Duration::from_millis(10);
+const SWEEP: Duration = Duration::from_millis(10);
+
+/// The sweeps after which a task that has not come for the bytes of its connection computes, or has
+/// gone. With a thousand busy connections a task waits some sweeps for its turn.
+const TASK_IS_LATE: u64 = 4;
+/// The sweeps after which a connection is idle. One that is attended keeps the sweeps going.
+const TASK_IS_IDLE: u64 = 20;
 
 /// The thread that learns what happens on a connection.
 #[derive(Default)]
@@ -36,9 +43,41 @@ enum Attendance {
         /// The thread waits for room to send, too.
         for_room: bool,
     },
-    /// No thread: the last one has left before the sweep of this number, and most likely comes
-    /// back.
-    Left(u64),
+    /// No thread: the program has left the connection before the sweep of the number `since`, and most
+    /// likely comes back.
+    Left { since: u64, by: LeftBy },
+}
+
+/// The part of the program that has left a connection, and comes back for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeftBy {
+    /// A thread, which comes back with a call.
+    Thread,
+    /// A task, which comes back when the runtime finds the connection's stream readable (`tasks`).
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "tasks need a runtime"))]
+    Task,
+}
+
+/// What a sweep does with a connection that the program has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Swept {
+    Stays,
+    /// It returns to the reactor if there is something to read: the task should have come for it.
+    ReturnsIfReadable,
+    Returns,
+}
+
+impl LeftBy {
+    /// What becomes of the connection at this sweep since the program was there.
+    fn swept(self, sweeps: u64) -> Swept {
+        match (self, sweeps) {
+            (_, 0) => Swept::Stays,
+            (LeftBy::Thread, _) => Swept::Returns,
+            (LeftBy::Task, ..TASK_IS_LATE) => Swept::Stays,
+            (LeftBy::Task, ..TASK_IS_IDLE) => Swept::ReturnsIfReadable,
+            (LeftBy::Task, _) => Swept::Returns,
+        }
+    }
 }
 
 /// The attendance of a socket.
@@ -47,8 +86,6 @@ pub(super) struct AttendedBy {
     by: Attendance,
     /// The socket is on the list for the next sweep.
     listed: bool,
-    /// A task has left the connection, and waits for its receives (`tasks`).
-    by_task: bool,
 }
 
 /// The sweeps over sockets that threads have left.
@@ -84,7 +121,13 @@ impl Sweeps {
 impl SocketTable {
     /// True if a thread has attended the connection, and has left it a moment ago.
     pub(in crate::progress) fn was_attended(&self, id: SockId) -> bool {
-        self.get(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left(_)))
+        self.get(id).is_some_and(|s| matches!(s.attended.by, Attendance::Left { .. }))
+    }
+
+    /// True if a task attends the connection.
+    fn is_left_by_task(&self, id: SockId) -> bool {
+        let task = |by: &Attendance| matches!(by, Attendance::Left { by: LeftBy::Task, .. });
+        self.get(id).is_some_and(|s| task(&s.attended.by))
     }
 
     /// True if a thread attends the connection, or has left it a moment ago.
@@ -119,7 +162,7 @@ impl Attendances<'_> {
         };
         let taken = match s.attended.by {
             Attendance::Thread { .. } => false,
-            Attendance::Left(_) => true,
+            Attendance::Left { .. } => true,
             Attendance::Reactor => {
                 let taken = self.devices[device].rnic.attend(qp);
                 self.sweeps.out += usize::from(taken);
@@ -128,23 +171,21 @@ impl Attendances<'_> {
         };
         if taken && let Ok(s) = self.sockets.find(id) {
             s.attended.by = Attendance::Thread { waiter: Arc::clone(waiter), for_room: false };
-            s.attended.by_task = false;
         }
         taken
     }
 
     /// Takes a connection that is in the reactor out of it, for a program that comes with calls that
     /// do not wait. False if the device cannot do that.
-    pub(super) fn leave_to_program(&mut self, id: SockId, now: Time) -> bool {
+    pub(super) fn leave_to_program(&mut self, id: SockId, by: LeftBy, now: Time) -> bool {
         let Ok(s) = self.sockets.find(id) else { return false };
         let (Attendance::Reactor, Some(qp), device) = (&s.attended.by, s.qp, s.place.device) else {
             return false;
         };
         let taken = self.devices[device].rnic.attend(qp);
-        if taken && let Ok(s) = self.sockets.find(id) {
-            s.attended.by = Attendance::Left(self.sweeps.number);
+        if taken {
             self.sweeps.out += 1;
-            self.list_for_sweep(id, now + SWEEP);
+            self.note_left(id, by, now + SWEEP);
         }
         taken
     }
@@ -208,7 +249,7 @@ impl Attendances<'_> {
         if !rests || shown || self.peek(id) != Some(Attended::Idle { for_room: false }) {
             return self.end(id);
         }
-        self.list_for_sweep(id, now + SWEEP);
+        self.note_left(id, LeftBy::Thread, now + SWEEP);
     }
 
     /// The program has made a call that no attending thread waits for. If a thread has left the
@@ -223,17 +264,8 @@ impl Attendances<'_> {
     /// The same for a receive. A task that attends the connection waits for its receives.
     #[inline]
     pub(super) fn end_left_for_recv(&mut self, id: SockId) {
-        if !self.sweeps.left.is_empty() && !self.sockets.get(id).is_some_and(|s| s.attended.by_task)
-        {
+        if !self.sweeps.left.is_empty() && !self.sockets.is_left_by_task(id) {
             self.end_left(id);
-        }
-    }
-
-    /// From now on a task attends a connection that is out of the reactor.
-    #[cfg(feature = "tokio")]
-    pub(super) fn note_task(&mut self, id: SockId) {
-        if let Ok(s) = self.sockets.find(id) {
-            s.attended.by_task = true;
         }
     }
 
@@ -250,30 +282,36 @@ impl Attendances<'_> {
         if returned {
             self.sweeps.out -= 1;
             if let Ok(s) = self.sockets.find(id) {
-                (s.attended.by, s.attended.by_task) = (Attendance::Reactor, false);
+                s.attended.by = Attendance::Reactor;
             }
         } else {
-            self.list_for_sweep(id, Time::ZERO);
+            self.note_left(id, LeftBy::Thread, Time::ZERO);
             // The call that has ended the attendance must wake the leader for the sweep.
             self.sockets.mark(id.index);
         }
     }
 
-    /// Notes that no thread learns what happens on a connection, until a thread attends it again or
-    /// a sweep at this time, or an earlier one, returns it.
-    pub(super) fn list_for_sweep(&mut self, id: SockId, at: Time) {
-        let left = Attendance::Left(self.sweeps.number);
+    /// Notes that no thread learns what happens on a connection that is out of the reactor, until the
+    /// program comes back or a sweep returns it. The next sweep is at this time, or earlier.
+    fn note_left(&mut self, id: SockId, by: LeftBy, at: Time) {
         let Ok(s) = self.sockets.find(id) else { return };
-        let out = !matches!(s.attended.by, Attendance::Reactor);
-        debug_assert!(out, "the connection is in the reactor");
-        s.attended.by = left;
+        s.attended.by = Attendance::Left { since: self.sweeps.number, by };
         if !std::mem::replace(&mut s.attended.listed, true) {
             self.sweeps.left.push(id);
         }
         self.sweeps.at = Some(self.sweeps.at.map_or(at, |before| before.min(at)));
     }
 
-    /// Returns connections to the reactor if their threads have gone away.
+    /// The program has come for a connection that it has left, and leaves it again.
+    pub(super) fn renew_left(&mut self, id: SockId) {
+        if let Ok(s) = self.sockets.find(id)
+            && let Attendance::Left { since, .. } = &mut s.attended.by
+        {
+            *since = self.sweeps.number;
+        }
+    }
+
+    /// Returns connections to the reactor if the program has not come for them.
     pub(super) fn sweep(&mut self, now: Time) {
         if self.sweeps.at.is_none_or(|at| at > now) {
             return;
@@ -281,13 +319,23 @@ impl Attendances<'_> {
         let number = self.sweeps.number;
         self.sweeps.number += 1;
         let mut left = std::mem::take(&mut self.sweeps.left);
-        left.retain(|id| {
-            if let Ok(s) = self.sockets.find(*id)
-                && let Attendance::Left(since) = s.attended.by
-                && since < number
-            {
-                self.end(*id);
+        let (mut asked, mut streams) = (Vec::new(), Vec::new());
+        for id in &left {
+            match self.swept(*id, number) {
+                Swept::Stays => {}
+                Swept::Returns => self.end(*id),
+                Swept::ReturnsIfReadable => match self.lend_stream(*id) {
+                    Some(stream) => {
+                        asked.push(*id);
+                        streams.push(stream);
+                    }
+                    None => self.end(*id),
+                },
             }
+        }
+        let readable = asked.iter().zip(which_are_readable(&streams));
+        readable.filter(|(_, readable)| *readable).for_each(|(id, _)| self.end(*id));
+        left.retain(|id| {
             let stays = self.sockets.was_attended(*id);
             if let Ok(s) = self.sockets.find(*id) {
                 s.attended.listed = stays;
@@ -296,6 +344,20 @@ impl Attendances<'_> {
         });
         self.sweeps.at = (!left.is_empty()).then(|| now + SWEEP);
         self.sweeps.left = left;
+    }
+
+    /// What the sweep of this number does with a connection on the list.
+    fn swept(&self, id: SockId, number: u64) -> Swept {
+        match self.sockets.get(id).map(|s| &s.attended.by) {
+            Some(Attendance::Left { since, by }) => by.swept(number - since),
+            _ => Swept::Stays,
+        }
+    }
+
+    /// The stream of a connection, for a program that polls it.
+    pub(super) fn lend_stream(&mut self, id: SockId) -> Option<Arc<SharedStream>> {
+        let (rnic, qp) = self.rnic_of(id)?;
+        rnic.lend_stream(qp)
     }
 }
 
@@ -308,20 +370,21 @@ impl Engine {
     }
 
     /// The wait of the thread that attends the connection has ended: takes the messages and
-    /// completions that came.
+    /// completions that came. True if they have marked a socket, or there are more: messages alone
+    /// do not.
     pub(in crate::progress) fn run_attended(
         &mut self,
         id: SockId,
         end: AttendedEnd<'_>,
         now: Time,
-    ) {
-        if let Ok(s) = self.sockets.find(id)
-            && let (Some(qp), device) = (s.qp, s.place.device)
-        {
-            self.devices[device].rnic.wake_attended(qp, end);
-            self.take_from(device, now);
-            self.settle_rest(now);
-        }
+    ) -> bool {
+        let Ok(s) = self.sockets.find(id) else { return false };
+        let (Some(qp), device) = (s.qp, s.place.device) else { return false };
+        self.devices[device].rnic.wake_attended(qp, end);
+        self.take_from(device, now);
+        let more = self.more || self.sockets.has_marked();
+        self.settle_rest(now);
+        more
     }
 
     /// Another thread has worked on a connection. Wakes the thread that attends the connection if
@@ -348,5 +411,20 @@ impl Engine {
         if !queue.attends() {
             self.attendances().end_left_for_recv(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_given_more_time_than_a_thread() {
+        let fates = |by: LeftBy| [0, 1, 3, 4, 19, 20, 1000].map(|sweeps| by.swept(sweeps));
+        use Swept::{Returns, ReturnsIfReadable, Stays};
+        let thread = [Stays, Returns, Returns, Returns, Returns, Returns, Returns];
+        assert_eq!(fates(LeftBy::Thread), thread);
+        let task = [Stays, Stays, Stays, ReturnsIfReadable, ReturnsIfReadable, Returns, Returns];
+        assert_eq!(fates(LeftBy::Task), task);
     }
 }

@@ -10,7 +10,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::attend::SWEEP;
+use super::attend::LeftBy;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::call::Ringing;
@@ -62,13 +62,13 @@ impl Engine {
     fn sleep_polled(&mut self, id: SockId, end: BorrowedFd<'_>, now: Time) {
         for _ in 0..LOOKS {
             let Some((device, qp)) = self.may_poll(id) else { break };
-            if !self.sockets.was_attended(id) && !self.attendances().leave_to_program(id, now) {
+            if !self.sockets.was_attended(id)
+                && !self.attendances().leave_to_program(id, LeftBy::Thread, now)
+            {
                 return;
             }
             match self.devices[device].rnic.sleep_polled(qp, end) {
-                PolledSleep::Asleep => {
-                    return self.attendances().list_for_sweep(id, now + SWEEP);
-                }
+                PolledSleep::Asleep => return self.attendances().renew_left(id),
                 PolledSleep::Unable => break,
                 PolledSleep::Ready => self.fetch_polled(id, || now),
             }

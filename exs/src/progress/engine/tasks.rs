@@ -4,15 +4,16 @@
 //! have the connection's stream there, and take what has come itself, as a thread that attends its
 //! connection does (`attend`). Then neither the shard's reactor nor the runtime's driver takes part
 //! in a message. Between two visits of the task the connection is out of the reactor, as one that an
-//! attending thread has left: the sweep returns it to the leader if the task does not come.
+//! attending thread has left. A sweep returns it to the leader if the task does not come for its bytes,
+//! or if it is idle.
 
 use std::sync::Arc;
 
-use super::attend::SWEEP;
+use super::attend::LeftBy;
 use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::call::Ringing;
-use crate::rnic::{Attended, AttendedEnd, Qp, Ready};
+use crate::rnic::{Attended, AttendedEnd, Ready};
 use crate::sys::SharedStream;
 use crate::time::Time;
 
@@ -31,24 +32,20 @@ impl Engine {
     /// Takes a connection out of the reactor, for a task that waits for its stream. None: the
     /// connection has no stream, or something is under way for which the task does not wait.
     pub(crate) fn attend_by_task(&mut self, id: SockId, now: Time) -> Option<Arc<SharedStream>> {
-        let s = self.sockets.get(id).filter(|_| self.only_receives(id))?;
-        let stream = self.devices[s.place.device].rnic.lend_stream(s.qp?)?;
-        let left = self.attendances().leave_to_program(id, now);
-        if left {
-            self.attendances().note_task(id);
-        }
-        left.then_some(stream)
+        let stream = match self.only_receives(id) {
+            true => self.attendances().lend_stream(id)?,
+            false => return None,
+        };
+        self.attendances().leave_to_program(id, LeftBy::Task, now).then_some(stream)
     }
 
     /// Takes what has come on a connection whose stream the task has found readable.
     pub(in crate::progress) fn run_for_task(&mut self, id: SockId, now: Time) -> TaskRun {
-        let Some((device, qp)) = self.left_to_task(id) else { return TaskRun::Ended };
-        let sweeps = self.sweeps.next().is_some();
-        let ready = Ready { readable: true, ..Ready::default() };
-        self.devices[device].rnic.wake_attended(qp, AttendedEnd::Ready(ready));
-        self.take_from(device, now);
-        let mut calm = sweeps && !self.more && !self.sockets.has_marked();
-        self.settle_rest(now);
+        if !self.sockets.was_attended(id) {
+            return TaskRun::Ended;
+        }
+        let end = AttendedEnd::Ready(Ready { readable: true, ..Ready::default() });
+        let mut calm = !self.run_attended(id, end, now);
         let idle = Some(Attended::Idle { for_room: false });
         if self.attendances().peek(id) != idle {
             // There is more than messages.
@@ -63,14 +60,8 @@ impl Engine {
             self.attendances().end_left(id);
             return TaskRun::Ended;
         }
-        self.attendances().list_for_sweep(id, now + SWEEP);
+        self.attendances().renew_left(id);
         if calm { TaskRun::Calm } else { TaskRun::Stays }
-    }
-
-    /// The device and the queue pair of a connection that a task attends.
-    fn left_to_task(&self, id: SockId) -> Option<(usize, Qp)> {
-        let s = self.sockets.get(id).filter(|_| self.sockets.was_attended(id))?;
-        Some((s.place.device, s.qp?))
     }
 
     /// Nothing is under way but receives, and no descriptor shows the socket's state.
