@@ -18,9 +18,9 @@ use crate::iwarp::RxBuf;
 use crate::iwarp::TxWr;
 use crate::mem::Key;
 use crate::rnic::{
-    Attended, AttendedBlock, AttendedEnd, AttendedWait, ConnParam, DeferredEnd, DeferredWrite,
-    Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, PolledSleep, Qp, QpState, Ready, RnicError,
-    StarvedListener,
+    AttemptNumber, Attended, AttendedBlock, AttendedEnd, AttendedWait, ConnParam, DeferredEnd,
+    DeferredWrite, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, PolledSleep, Qp, QpState,
+    Ready, RnicError, StarvedListener,
 };
 use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
@@ -68,12 +68,19 @@ pub struct LinkBase {
     pub(crate) stalled: bool,
     /// A thread attends it: its descriptor is not in the reactor.
     pub(crate) attended: bool,
+    /// The connection attempt that made it. None: it was accepted.
+    pub(crate) attempt: Option<AttemptNumber>,
 }
 
 impl LinkBase {
     /// The base of a link that is not on the ready list.
     pub(crate) fn new(owner: LinkOwner) -> LinkBase {
-        LinkBase { owner, queued: false, stalled: false, attended: false }
+        LinkBase { owner, queued: false, stalled: false, attended: false, attempt: None }
+    }
+
+    /// True if its attempt had begun when a starved listener tried to accept.
+    pub(crate) fn began_before(&self, starved: &StarvedListener) -> bool {
+        self.attempt.is_some_and(|attempt| attempt < starved.before)
     }
 }
 
@@ -176,8 +183,8 @@ pub trait LinkSetup: Link {
     fn drop_startup(driver: &mut Driver<Self>, id: u32);
     /// The peers that this RNIC has accepted.
     fn accepted_peers(driver: &Driver<Self>) -> HashSet<SocketAddr>;
-    /// Fails connection attempts of this RNIC to a starved listener that are not accepted. They fail
-    /// with the listener's error.
+    /// Fails connection attempts of this RNIC to a starved listener that had begun before its accept and
+    /// are not accepted. They fail with the listener's error.
     fn fail_attempts(driver: &mut Driver<Self>, starved: &StarvedListener, now: Time);
 
     /// Accepts a request for a queue pair in `Init`. Returns (our address, the peer's), and the

@@ -17,7 +17,8 @@ use super::startups::{PendingStartups, PlaceForStartup};
 use super::turns::Source;
 use crate::rnic::table::IdTable;
 use crate::rnic::{
-    CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, RnicError, RnicEvent, StarvedListener,
+    AttemptNumber, CmEvent, ConnParam, ConnReq, ListenOpts, Listener, Qp, RnicError, RnicEvent,
+    StarvedListener,
 };
 use crate::sys;
 use crate::time::Time;
@@ -173,6 +174,7 @@ impl<L: LinkSetup> Driver<L> {
                 return;
             }
             let Ok(listening) = self.listening.listeners.get_mut(id) else { return };
+            let upcoming = AttemptNumber::upcoming();
             match listening.acceptor.accept() {
                 Ok(peer) => {
                     self.listening.accepted += 1;
@@ -184,7 +186,9 @@ impl<L: LinkSetup> Driver<L> {
                     return;
                 }
                 Err(e) if sys::starved(&e) && self.drop_overdue_startup(now) => {}
-                Err(e) if sys::starved(&e) => return self.pause_listener(id, &e, now),
+                Err(e) if sys::starved(&e) => {
+                    return self.pause_listener(id, &e, upcoming, now);
+                }
                 // The peer has gone already, or so: accept(2) says to go on.
                 Err(_) => {}
             }
@@ -207,15 +211,22 @@ impl<L: LinkSetup> Driver<L> {
         Some(self.listening.accepted > before)
     }
 
-    /// Pauses a listener for which the kernel has no descriptors or memory left.
-    pub(crate) fn pause_listener(&mut self, id: u32, e: &io::Error, now: Time) {
+    /// Pauses a listener for which the kernel has no descriptors or memory left. `before`: the next
+    /// attempt, before the kernel was asked.
+    pub(crate) fn pause_listener(
+        &mut self,
+        id: u32,
+        e: &io::Error,
+        before: AttemptNumber,
+        now: Time,
+    ) {
         self.turns.timers.set(Source::Listener(id), now + STARVED_PAUSE);
         if !self.listening.without_fds.contains(&id) {
             self.listening.without_fds.push(id);
         }
         let Ok(listening) = self.listening.listeners.get(id) else { return };
         let (at, errno) = (listening.addr, e.raw_os_error().unwrap_or(libc::EMFILE));
-        let starved = StarvedListener { at, errno, taken: L::accepted_peers(self) };
+        let starved = StarvedListener { at, errno, taken: L::accepted_peers(self), before };
         L::fail_attempts(self, &starved, now);
         self.reports.events.push_back(RnicEvent::Starved(starved));
     }

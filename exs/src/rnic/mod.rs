@@ -25,6 +25,7 @@ mod fault;
 mod handover;
 mod path;
 pub(crate) mod siw_quirk;
+mod starved;
 pub(crate) mod table;
 mod types;
 
@@ -38,6 +39,7 @@ pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
 pub use handover::{DetachedRequest, SharedPort};
 pub use path::PathAttr;
+pub use starved::{AttemptNumber, StarvedListener};
 pub use types::*;
 
 use crate::mem::Segment;

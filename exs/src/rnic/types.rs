@@ -1,11 +1,11 @@
 //! The vocabulary of the `Rnic` trait.
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::fault::{DisconnectCause, RnicError};
 use super::path::PathAttr;
+use super::starved::StarvedListener;
 use crate::mem::{AccessFault, AtomicOp, Atomics, Key};
 pub use crate::sys::FileRange;
 
@@ -434,18 +434,6 @@ pub enum CmEvent {
         /// The reason.
         cause: DisconnectCause,
     },
-}
-
-/// A listener of an RNIC in software for which the kernel has no descriptors left. Connection attempts of
-/// this very process to it hold some, and might wait for ever.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StarvedListener {
-    /// Its address.
-    pub at: SocketAddr,
-    /// The error of the accept.
-    pub errno: i32,
-    /// The peers that its RNIC has accepted.
-    pub taken: HashSet<SocketAddr>,
 }
 
 /// What `poll_event` yields.

@@ -21,7 +21,7 @@ use super::link::{Greeting, LinkPhase, ShmLink, SocketInput};
 use super::ring::Mem;
 use super::spares::MadeMemory;
 use crate::driver::{LinkOwner, Source};
-use crate::rnic::{CmEvent, ConnParam, Qp, RnicError};
+use crate::rnic::{AttemptNumber, CmEvent, ConnParam, Qp, RnicError};
 use crate::sys::{
     PeerCred, PeerSocket, RandomSource, connect_abstract, listener_uid, local_addrs, peer_cred,
 };
@@ -189,7 +189,9 @@ impl ShmRnic {
     /// # Errors
     /// No listener has one of the names, or it belongs to an untrusted user.
     pub(super) fn try_names(&mut self, id: u32) -> Result<bool, RnicError> {
-        let called = canonical(self.links.get(id)?.peer.addrs.1);
+        let link = self.links.get_mut(id)?;
+        link.base.attempt = Some(AttemptNumber::take());
+        let called = canonical(link.peer.addrs.1);
         for name in names(called) {
             let connected = connect_abstract(&name).or_else(|e| {
                 // The spares have descriptors that this call can use.

@@ -21,7 +21,7 @@ use super::dial::{is_here, scope};
 use super::link::{LinkPhase, ShmLink};
 use super::ring::Mem;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
-use crate::rnic::{ConnParam, ListenOpts, Qp, RnicError, StarvedListener};
+use crate::rnic::{AttemptNumber, ConnParam, ListenOpts, Qp, RnicError, StarvedListener};
 use crate::sys::{
     self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, memfd_of,
     peer_cred, recv_with_fds,
@@ -273,13 +273,13 @@ impl LinkSetup for Box<ShmLink> {
 impl ShmRnic {
     /// Fails connection attempts of this RNIC to a starved listener of this process.
     fn fail_calls_to(&mut self, starved: &StarvedListener) {
-        let StarvedListener { at, errno, taken } = starved;
+        let StarvedListener { at, errno, taken, .. } = starved;
         let at = canonical(*at);
         let calls = |l: &ShmLink| {
             let called = canonical(l.peer.addrs.1);
             let there = at.ip().is_unspecified() || at.ip() == called.ip();
             let heard = taken.contains(&canonical(l.peer.addrs.0));
-            let greets = l.phase == LinkPhase::Greeting && l.mem.is_ours();
+            let greets = l.phase == LinkPhase::Greeting && l.base.began_before(starved);
             there && at.port() == called.port() && greets && !heard
         };
         let own = self.links.iter().filter(|(_, l)| calls(l));
@@ -322,6 +322,7 @@ impl ShmRnic {
     fn serve_pending_peer(&mut self, id: u32, now: Time) {
         let Ok(pending) = self.parts.pending_peers.get_mut(id) else { return };
         pending.queued = false;
+        let upcoming = AttemptNumber::upcoming();
         // A HELLO brings a descriptor. The kernel discards it if this process can have no more.
         if !sys::has_descriptors(pending.sock.as_fd())
             && let Err(e) = pending.sock.as_fd().try_clone_to_owned()
@@ -329,7 +330,7 @@ impl ShmRnic {
         {
             let listener = pending.listener;
             self.parts.peers_without_fds.push(id);
-            return self.pause_listener(listener, &e, now);
+            return self.pause_listener(listener, &e, upcoming, now);
         }
         let mut buf = [0; MAX_MESSAGE];
         let (n, fds) = match recv_with_fds(pending.sock.as_fd(), &mut buf) {

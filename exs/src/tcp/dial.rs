@@ -11,7 +11,7 @@ use super::SoftRnic;
 use super::link::SoftLink;
 use crate::driver::{Conn, LinkOwner, Source};
 use crate::iwarp::{Config, IwarpEngine};
-use crate::rnic::{CmEvent, ConnParam, Qp, RnicError};
+use crate::rnic::{AttemptNumber, CmEvent, ConnParam, Qp, RnicError};
 use crate::sys;
 use crate::time::Time;
 
@@ -24,6 +24,7 @@ pub(super) struct SoftDial {
     deadline: Time,
     config: Config,
     private_data: Vec<u8>,
+    attempt: AttemptNumber,
     /// On the ready list.
     pub(super) queued: bool,
 }
@@ -63,6 +64,7 @@ impl SoftRnic {
         now: Time,
     ) -> Result<Conn, RnicError> {
         let config = self.config(qp, param)?;
+        let attempt = AttemptNumber::take();
         let stream = sys::connect_nonblocking(&addr, param.bind.as_ref(), param.path.traffic_class)
             .map_err(|e| RnicError::os("connect", &e))?;
         let dial = SoftDial {
@@ -73,6 +75,7 @@ impl SoftRnic {
             deadline: now + param.timeout,
             config,
             private_data: param.private_data.to_vec(),
+            attempt,
             queued: false,
         };
         // On loopback the peer's host answers within the call.
@@ -157,7 +160,8 @@ impl SoftRnic {
         }
         pair.addrs = Some(addrs);
         // Nothing comes before the request has left.
-        let link = SoftLink::new(dial.stream, addrs, engine, LinkOwner::Qp(dial.qp), false);
+        let mut link = SoftLink::new(dial.stream, addrs, engine, LinkOwner::Qp(dial.qp), false);
+        link.base.attempt = Some(dial.attempt);
         let id = self.links.insert(link)?;
         // The answer is a round trip away.
         self.make_hot(id);

@@ -230,14 +230,16 @@ impl LinkSetup for SoftLink {
 impl SoftRnic {
     /// Fails connection attempts of this RNIC to a starved listener of this process.
     fn fail_calls_to(&mut self, starved: &StarvedListener, now: Time) {
-        let StarvedListener { at, errno, taken } = starved;
+        let StarvedListener { at, errno, taken, .. } = starved;
         let calls = |l: &SoftLink| {
             let (local, peer) = l.addrs;
             let here = peer.port() == at.port() && peer.ip() == local.ip();
             here && (at.ip().is_unspecified() || at.ip() == peer.ip()) && !taken.contains(&local)
         };
         let dials = |l: &SoftLink| {
-            matches!(l.base.owner, LinkOwner::Qp(_)) && l.engine.state() == QpState::Connecting
+            let begun_here =
+                matches!(l.base.owner, LinkOwner::Qp(_)) && l.base.began_before(starved);
+            begun_here && l.engine.state() == QpState::Connecting
         };
         let own = self.links.iter().filter(|(_, l)| dials(l) && calls(l));
         let own: Vec<u32> = own.map(|(link, _)| link).collect();

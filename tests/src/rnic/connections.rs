@@ -1,12 +1,13 @@
 //! Connecting, accepting, refusing, failing to.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use exs::rnic::{
-    CmEvent, ConnParam, ConnReq, Disconnect, DisconnectCause, ListenOpts, QpState, RecvWr, Rnic,
-    RnicError,
+    AttemptNumber, CmEvent, ConnParam, ConnReq, Disconnect, DisconnectCause, ListenOpts, QpState,
+    RecvWr, Rnic, RnicError, StarvedListener,
 };
 
 use super::world::{End, Harness, Pair, World, listen_opts, param, pattern, read_wr, send_wr};
@@ -198,6 +199,35 @@ pub fn an_abandoned_attempt_blocks_no_later_one<H: Harness>() {
         w.rnics[0].destroy_srq(srq).unwrap();
     }
     w.rnics[0].dealloc_pd(pd).unwrap();
+}
+
+/// A listener without descriptors fails the attempts that had begun when it tried to accept. Later ones go
+/// on: there may be descriptors by then.
+pub fn a_starved_listener_fails_no_later_attempt<H: Harness>() {
+    if !H::is_software(0) || !H::is_software(1) {
+        return skip("a connection of an RDMA device takes no descriptor");
+    }
+    let mut w = World::<H>::new(2);
+    let (earlier, later, b) = (w.end(0), w.end(0), w.end(1));
+    let (_, at) = w.listen(1, H::local());
+    connect(&mut w, earlier, at, &param(b"earlier"));
+    let (errno, before) = (libc::EMFILE, AttemptNumber::upcoming());
+    let starved = StarvedListener { at, errno, taken: HashSet::new(), before };
+    connect(&mut w, later, at, &param(b"later"));
+    let now = w.now();
+    w.rnics[0].fail_attempts(&starved, now);
+    assert_eq!(w.rnics[0].qp_state(later.qp), Ok(QpState::Connecting), "the later attempt goes on");
+    let error = connect_failed(&mut w, earlier);
+    assert!(matches!(error, RnicError::Os { errno: libc::EMFILE, .. }), "{error:?}");
+    // The request of the earlier one may have left.
+    let req = loop {
+        let (req, private_data) = w.request(1);
+        if private_data == b"later" {
+            break req;
+        }
+    };
+    w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+    w.established(later);
 }
 
 /// A caller that connects and says nothing is dropped at the handshake timeout,

@@ -81,6 +81,7 @@ macro_rules! rnic_contract {
                 without_a_listener_it_is_refused,
                 a_silent_listener_times_out,
                 an_abandoned_attempt_blocks_no_later_one,
+                a_starved_listener_fails_no_later_attempt,
                 a_silent_caller_is_dropped,
                 a_stranger_is_dropped,
                 requests_vanish_with_their_caller,
