@@ -53,11 +53,7 @@ impl IwarpEngine {
         if len == 0 {
             return false;
         }
-        if self.tx.batch.as_ref().is_some_and(|b| b.is_done())
-            && let Some(done) = self.tx.batch.take()
-        {
-            pool.give(done);
-        }
+        self.release_batch(pool);
         let header = untagged(Opcode::Send, QN_SEND, self.tx.next_send_msn());
         let batch = self.tx.batch.get_or_insert_with(|| pool.take());
         batch.alone = alone;

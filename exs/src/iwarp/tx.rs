@@ -218,11 +218,7 @@ impl<'b> Fpdu<'b> {
 impl IwarpEngine {
     /// Returns the next step of sending.
     pub fn poll_tx<'a>(&'a mut self, pool: &mut TxPool) -> SendStep<'a> {
-        if self.tx.batch.as_ref().is_some_and(|b| b.is_done() || self.closed())
-            && let Some(done) = self.tx.batch.take()
-        {
-            pool.give(done);
-        }
+        self.release_batch(pool);
         if self.tx.batch.is_none() && self.wants_tx() {
             let mut batch = pool.take();
             self.build(&mut batch);
@@ -240,6 +236,16 @@ impl IwarpEngine {
         match &self.tx.batch {
             Some(batch) => batch.step(),
             None => SendStep::Idle,
+        }
+    }
+
+    /// Gives the batch back if all of it has left. The driver does so when it has sent what it can:
+    /// a batch takes more memory than the rest of an idle connection.
+    pub fn release_batch(&mut self, pool: &mut TxPool) {
+        if self.tx.batch.as_ref().is_some_and(|b| b.is_done() || self.closed())
+            && let Some(done) = self.tx.batch.take()
+        {
+            pool.give(done);
         }
     }
 

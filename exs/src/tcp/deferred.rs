@@ -107,6 +107,7 @@ impl SoftRnic {
             return None;
         }
         let write = link.defer_write(id)?;
+        link.engine.release_batch(&mut self.parts.tx_pool);
         self.finish_turn(id, now);
         Some(write)
     }

@@ -361,6 +361,7 @@ impl SoftLink {
                 None => break,
             }
         }
+        self.engine.release_batch(pool);
         // Everything left to read after a failed write must be read now.
         matches!(self.inbound, Inbound::Draining(_)) && self.ready.readable
     }

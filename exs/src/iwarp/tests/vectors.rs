@@ -229,3 +229,26 @@ fn an_idle_engine_is_small() {
         assert_eq!(spare, 0);
     }
 }
+
+/// The driver gives a batch back when it has sent what it can, whether it asks for another step or not.
+#[test]
+fn a_batch_that_has_left_goes_back_to_the_pool() {
+    let mut pair = pair(false);
+    let Side { engine, pool, .. } = &mut pair.a;
+    engine.post_send(wr(1, SEND, b"x", &[])).unwrap();
+    let SendStep::Gather(gather) = engine.poll_tx(pool) else {
+        panic!("there is something to send")
+    };
+    let mut len = 0;
+    gather.for_each(&mut |chunk| {
+        if let GatherChunk::Bytes(bytes) = chunk {
+            len += bytes.len();
+        }
+    });
+    engine.handle_sent(len - 1);
+    engine.release_batch(pool);
+    assert!(engine.tx.batch.is_some(), "a byte has not left");
+    engine.handle_sent(1);
+    engine.release_batch(pool);
+    assert!(engine.tx.batch.is_none());
+}
