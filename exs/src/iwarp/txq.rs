@@ -87,6 +87,10 @@ fn has_response(op: SendOp) -> bool {
     matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. })
 }
 
+/// WRs up to which the queue grows by one at a time. An entry takes more than half a KiB, and a
+/// connection that carries little seldom has more than two of them.
+const SLOW_GROWTH: usize = 4;
+
 /// The queue. The module's head explains it.
 #[derive(Debug, Default)]
 pub(super) struct WrQueue {
@@ -105,6 +109,9 @@ impl WrQueue {
     /// Appends a WR that `check` has passed.
     pub(super) fn push(&mut self, wr: TxWr, len: u64) {
         self.read_wrs += usize::from(has_response(wr.op));
+        if self.queue.len() == self.queue.capacity() && self.queue.len() < SLOW_GROWTH {
+            self.queue.reserve_exact(1);
+        }
         self.queue.push_back(SendEntry {
             wr,
             len,
@@ -121,6 +128,12 @@ impl WrQueue {
 
     pub(super) fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Entries for which it has room, beside those that it has.
+    #[cfg(test)]
+    pub(super) fn spare(&self) -> usize {
+        self.queue.capacity() - self.queue.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {

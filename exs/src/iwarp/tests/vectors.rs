@@ -252,3 +252,16 @@ fn a_batch_that_has_left_goes_back_to_the_pool() {
     engine.release_batch(pool);
     assert!(engine.tx.batch.is_none());
 }
+
+/// An entry takes more memory than most other parts of a connection.
+#[test]
+fn a_queue_of_few_requests_has_no_spare_room() {
+    let mut pair = pair(false);
+    let spare = |engine: &IwarpEngine| engine.sq.spare();
+    for i in 0..4 {
+        pair.a.engine.post_send(wr(i, SEND, b"x", &[])).unwrap();
+        assert_eq!(spare(&pair.a.engine), 0, "after {} requests", i + 1);
+    }
+    pair.a.engine.post_send(wr(4, SEND, b"x", &[])).unwrap();
+    assert!(spare(&pair.a.engine) > 0, "a queue that grows on doubles");
+}
