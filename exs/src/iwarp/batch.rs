@@ -254,8 +254,8 @@ impl TxBatch {
         self.len = end;
     }
 
-    /// Returns the driver's next step with this batch.
-    pub(super) fn step(&self) -> SendStep<'_> {
+    /// Returns the driver's next step with this batch. `ends`: the end of the sending side follows it.
+    pub(super) fn step(&self, ends: bool) -> SendStep<'_> {
         if let Some(BatchPiece::File { file, offset, len, .. }) = self.pieces.get(self.next) {
             let offset = *offset + self.skip as u64;
             return SendStep::File { file, offset, len: len - self.skip };
@@ -267,7 +267,8 @@ impl TxBatch {
             arena: &self.arena,
             pieces,
             skip: self.skip,
-            more: file.is_some(),
+            // An FPDU that must be a segment of its own does not wait for the end.
+            more: file.is_some() || ends && !self.alone,
             alone: self.alone,
         })
     }
@@ -323,7 +324,8 @@ pub struct Gather<'a> {
     arena: &'a [u8],
     pieces: &'a [BatchPiece],
     skip: usize,
-    /// A file step follows at once: the driver must write with MSG_MORE.
+    /// A file step, or the end, follows at once. The driver must write with MSG_MORE, so that the end
+    /// (FIN) leaves in the segment of the last bytes.
     pub more: bool,
     /// The next write must not share a TCP segment with this one (MSG_EOR).
     pub alone: bool,
@@ -414,7 +416,7 @@ mod tests {
 
     fn collect(batch: &TxBatch) -> Vec<u8> {
         let mut out = Vec::new();
-        if let SendStep::Gather(g) = batch.step() {
+        if let SendStep::Gather(g) = batch.step(false) {
             g.for_each(&mut |chunk| match chunk {
                 GatherChunk::Bytes(b) => out.extend_from_slice(b),
                 GatherChunk::Memory { seg, off, len } => {

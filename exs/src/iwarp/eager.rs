@@ -70,7 +70,7 @@ impl IwarpEngine {
     /// nothing follows them.
     pub fn eager_batch(&self) -> Option<Gather<'_>> {
         let batch = self.tx.batch.as_ref().filter(|b| !b.is_done() && self.can_send_eager())?;
-        match batch.step() {
+        match batch.step(false) {
             SendStep::Gather(gather) => Some(gather),
             SendStep::File { .. } | SendStep::Idle | SendStep::Shutdown => None,
         }

@@ -5,7 +5,7 @@
 //! turns, so that neither starves the other.
 
 use super::batch::{SendStep, TxBatch, TxPool};
-use super::state::{SendHalf, SendTrigger, next_half};
+use super::state::{ConnState, SendHalf, SendTrigger, next_half};
 use super::types::MAX_INLINE;
 use super::{IwarpEngine, StartupTerms};
 use crate::mem::{MAX_SGE, Segment};
@@ -233,10 +233,19 @@ impl IwarpEngine {
             self.maybe_finish();
             return SendStep::Shutdown;
         }
+        let ends = self.ends_with_batch();
         match &self.tx.batch {
-            Some(batch) => batch.step(),
+            Some(batch) => batch.step(ends),
             None => SendStep::Idle,
         }
+    }
+
+    /// Returns true if the end of the sending side follows the batch at once.
+    fn ends_with_batch(&self) -> bool {
+        self.state == ConnState::Closing
+            && !self.sq.has_unbuilt()
+            && !self.sq.has_reads()
+            && self.reads.is_empty()
     }
 
     /// Gives the batch back if all of it has left. The driver does so when it has sent what it can:

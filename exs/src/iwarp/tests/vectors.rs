@@ -3,7 +3,7 @@
 use super::link::*;
 use crate::iwarp::*;
 use crate::mem::{Access, Grant, Scope};
-use crate::rnic::{SendOp, WcStatus};
+use crate::rnic::{Disconnect, SendOp, WcStatus};
 
 fn hex(text: &str) -> Vec<u8> {
     text.split_whitespace().map(|b| u8::from_str_radix(b, 16).unwrap()).collect()
@@ -264,4 +264,30 @@ fn a_queue_of_few_requests_has_no_spare_room() {
     }
     pair.a.engine.post_send(wr(4, SEND, b"x", &[])).unwrap();
     assert!(spare(&pair.a.engine) > 0, "a queue that grows on doubles");
+}
+
+/// The last bytes wait for the end, which leaves in their segment, if nothing comes between the two.
+/// An FPDU that must be a segment of its own does not wait.
+#[test]
+fn the_last_bytes_leave_with_the_end() {
+    for (alone, reads, waits) in [(false, false, true), (true, false, false), (false, true, false)]
+    {
+        let mut pair = pair(alone);
+        pair.a.engine.settled.large = !alone;
+        if reads {
+            let sink = segment(&[0; 8]);
+            let key = pair.a.key(&sink, Access::REMOTE_WRITE, Scope::QueuePair(PD, 1));
+            pair.a.engine.post_send(read(1, 0x1000, 7, &[sink], key)).unwrap();
+        }
+        pair.a.engine.post_send(wr(2, SEND, b"x", &[])).unwrap();
+        let more = |pair: &mut Pair| match pair.a.engine.poll_tx(&mut pair.a.pool) {
+            SendStep::Gather(gather) => gather.more,
+            other => panic!("{other:?}"),
+        };
+        assert!(!more(&mut pair), "no end is in sight");
+        pair.a.engine.disconnect(Disconnect::Orderly);
+        assert_eq!(more(&mut pair), waits, "alone {alone}, reads {reads}");
+        while pair.a.send(&mut pair.rng, Bite::Whole) {}
+        assert_eq!(pair.a.fin, !reads, "the end follows");
+    }
 }
