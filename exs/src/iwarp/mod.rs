@@ -246,6 +246,17 @@ impl IwarpEngine {
         self.state == ConnState::Dead
     }
 
+    /// Returns true if each FPDU must fit a TCP segment, so that the driver should say how long these
+    /// are ([`IwarpEngine::set_mss`]). Known once the connection is established.
+    pub fn must_fit_segments(&self) -> bool {
+        !self.settled.large
+    }
+
+    /// Sets the TCP MSS in bytes.
+    pub fn set_mss(&mut self, mss: usize) {
+        self.cfg.mss = mss;
+    }
+
     /// Returns true if the two sides negotiated CRC32C.
     pub fn crc(&self) -> bool {
         self.settled.crc

@@ -1,7 +1,6 @@
 //! The connecting side: a TCP connect, then an engine.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use mio::Interest;
@@ -29,13 +28,9 @@ pub(super) struct SoftDial {
     pub(super) queued: bool,
 }
 
-/// Bytes of a segment if the kernel does not report it (RFC 9293 section 3.7.1).
+/// Bytes of a segment before the kernel is asked, or if it does not report it (RFC 9293 section
+/// 3.7.1).
 const DEFAULT_MSS: usize = 536;
-
-/// The segment size of a connection, in bytes.
-pub(super) fn mss(stream: &impl AsFd) -> usize {
-    sys::max_segment(stream).ok().filter(|m| *m > 0).unwrap_or(DEFAULT_MSS)
-}
 
 impl SoftRnic {
     /// The engine's configuration for a queue pair.
@@ -152,8 +147,7 @@ impl SoftRnic {
         if dial.no_delay {
             let _ = sys::no_delay(&dial.stream, true);
         }
-        let config = Config { mss: mss(&dial.stream), ..dial.config };
-        let mut engine = IwarpEngine::initiator(config, &dial.private_data)?;
+        let mut engine = IwarpEngine::initiator(dial.config, &dial.private_data)?;
         let pair = self.qps.get_mut(dial.qp)?;
         for buf in std::mem::take(&mut pair.recvs) {
             engine.post_recv(buf)?;

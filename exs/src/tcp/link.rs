@@ -121,6 +121,16 @@ impl SoftLink {
         if self.ready.writable { Watched::Input } else { Watched::Everything }
     }
 
+    /// Tells the engine the size of a segment if FPDUs must fit it. Those between two ends of EXS need
+    /// not, and a system call is saved.
+    pub(super) fn fit_segments(&mut self) {
+        if self.engine.must_fit_segments()
+            && let Ok(mss @ 1..) = sys::max_segment(&*self.stream)
+        {
+            self.engine.set_mss(mss);
+        }
+    }
+
     /// Marks the connection as broken.
     fn fail(&mut self, e: &io::Error) {
         self.inbound = Inbound::Broken;

@@ -12,11 +12,10 @@ use mio::Interest;
 use mio::net::{TcpListener, TcpStream};
 
 use super::SoftRnic;
-use super::dial::mss;
 use super::directions::{Ending, Inbound};
 use super::link::SoftLink;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
-use crate::iwarp::{Config, IwarpEngine};
+use crate::iwarp::IwarpEngine;
 use crate::rnic::{ConnParam, ListenOpts, Qp, QpState, RnicError, StarvedListener};
 use crate::sys::{self, Paced};
 use crate::time::Time;
@@ -140,7 +139,6 @@ impl LinkSetup for SoftLink {
         if !param.no_delay {
             let _ = sys::no_delay(&*link.stream, false);
         }
-        let config = Config { mss: mss(&*link.stream), ..config };
         link.engine.accept(config, param.private_data)?;
         for buf in std::mem::take(&mut driver.qps.get_mut(qp.0)?.recvs) {
             // The engine's queue is as deep as the queue pair's.

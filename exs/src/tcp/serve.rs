@@ -401,6 +401,7 @@ impl SoftRnic {
                 self.handle_request(id, listener, private_data);
             }
             (LinkOwner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
+                link.fit_segments();
                 self.turns.timers.clear(Source::Link(id));
                 self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
             }

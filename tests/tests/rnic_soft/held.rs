@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+use exs::mem::Access;
 use exs::rnic::{CmEvent, ConnParam, Rnic, SendWr, WcOp, WcStatus};
 use exs::wire::ddp::{self, DdpBuffer, Header};
 use exs::wire::mpa::{self, FRAME_LEN, FrameKind, FrameRepr};
@@ -38,8 +39,9 @@ fn the_dead_do_not_hold_up_an_srq() {
     }
 }
 
-/// A stranger that connects to an end on its own: the MPA request, and the bytes of a SEND.
-fn raw_sender(w: &mut World<Soft>, end: End, payload: &[u8]) -> (TcpStream, Vec<u8>) {
+/// A stranger that connects to an end on its own: the MPA request, and the bytes of a SEND. `large`: as
+/// for `raw_sink`.
+fn raw_sender(w: &mut World<Soft>, end: End, payload: &[u8], large: bool) -> (TcpStream, Vec<u8>) {
     let (_, addr) = w.listen(end.node, Soft::local());
     let mut stream = TcpStream::connect(addr).unwrap();
     let request = FrameRepr {
@@ -48,7 +50,7 @@ fn raw_sender(w: &mut World<Soft>, end: End, payload: &[u8]) -> (TcpStream, Vec<
         crc: false,
         reject: false,
         enhanced: false,
-        large: true,
+        large,
         revision: 1,
         private_len: 0,
     };
@@ -85,7 +87,7 @@ fn half_messages_do_not_hold_up_an_srq() {
     for seed in 0..5 {
         let end = w.end_in(1, pd, srq);
         let payload = pattern(seed, 100);
-        let (mut stream, fpdu) = raw_sender(&mut w, end, &payload);
+        let (mut stream, fpdu) = raw_sender(&mut w, end, &payload, true);
         stream.write_all(&fpdu[..50]).unwrap();
         w.settle();
         strangers.push((end, payload, stream, fpdu));
@@ -131,6 +133,36 @@ pub(super) fn raw_sink(w: &mut World<Soft>, end: End, large: bool) -> TcpStream 
     stream.write_all(&frame[..len]).unwrap();
     w.established(end);
     stream
+}
+
+/// FPDUs for a stranger that takes no long ones are as long as a segment: the kernel is asked for its
+/// length, on either side. A segment of the loopback interface holds the whole message.
+#[test]
+fn fpdus_for_strangers_are_as_long_as_a_segment() {
+    let mut w = World::<Soft>::new(2);
+    let (a, b) = (w.end(0), w.end(1));
+    let connected = raw_sink(&mut w, a, false);
+    let slot = w.zeros(b, 64);
+    w.recv(b, 1, &[slot.sge()]);
+    let (mut accepted, first) = raw_sender(&mut w, b, b"go on", false);
+    // The side that connects sends first.
+    accepted.write_all(&first).unwrap();
+    w.received(b);
+    accepted.set_nonblocking(true).unwrap();
+    for (end, mut stream, before) in [(a, connected, 0), (b, accepted, FRAME_LEN)] {
+        let message = w.buf(end, pattern(5, 2000), Access::LOCAL);
+        w.send(end, &send_wr(2, &[message.sge()]));
+        let mut came = Vec::new();
+        let mut bytes = [0; 4096];
+        w.until("the head of an FPDU", |_| {
+            if let Ok(n) = stream.read(&mut bytes) {
+                came.extend_from_slice(&bytes[..n]);
+            }
+            (came.len() >= before + 2).then_some(())
+        });
+        let ulpdu = u16::from_be_bytes([came[before], came[before + 1]]);
+        assert_eq!(usize::from(ulpdu), ddp::UNTAGGED_LEN + 2000, "one FPDU");
+    }
 }
 
 /// File WRITEs to peers that do not read keep all buffers there are. Those to others go on,
