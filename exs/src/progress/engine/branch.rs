@@ -293,11 +293,7 @@ impl Engine {
             }
             let Some((shard, branch)) = a.branches.take_free() else { return };
             let arrival = a.take_ready(shard, self.neighbours.here());
-            let taken = match arrival {
-                Some(Arrival::Here(child)) => self.hand_out(child),
-                Some(Arrival::There(handle, peer)) => Some((handle, peer)),
-                None => None,
-            };
+            let taken = arrival.and_then(|arrival| self.hand_out_arrival(arrival));
             // Nothing: the accept gets the next connection.
             self.neighbours.send(shard, Parcel::Arrived { branch, taken });
         }
@@ -409,11 +405,7 @@ impl Engine {
             let Some(a) = &mut self.sockets[index].accepts else { return };
             let Some(trunk) = a.trunk.clone() else { return };
             let Some(arrival) = a.ready.pop_front() else { return };
-            let taken = match arrival {
-                Arrival::Here(child) => self.hand_out(child),
-                Arrival::There(handle, peer) => Some((handle, peer)),
-            };
-            if let Some((handle, peer)) = taken {
+            if let Some((handle, peer)) = self.hand_out_arrival(arrival) {
                 self.neighbours.send(trunk.shard, trunk.surplus(handle, peer));
             }
         }

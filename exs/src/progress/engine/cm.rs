@@ -85,13 +85,10 @@ impl Engine {
             let here = self.neighbours.here();
             let Some(a) = &mut self.sockets[index].accepts else { return };
             let Some((op, arrival)) = a.next_pair(here) else { break };
-            let accepted = match arrival {
-                Arrival::Here(child) => self.hand_out(child),
-                Arrival::There(handle, peer) => Some((handle, peer)),
-            };
+            let accepted = self.hand_out_arrival(arrival);
             self.serve_accept(op, accepted);
         }
-        match self.sockets[index].accepts.as_ref().is_some_and(|a| a.trunk.is_some()) {
+        match self.sockets[index].is_branch() {
             true => self.pass_surplus(index),
             false => self.offer_to_branches(index),
         }
@@ -108,12 +105,24 @@ impl Engine {
     }
 
     /// The program's handle to an established connection, and the peer's address.
-    pub(super) fn hand_out(&mut self, child: SockId) -> Option<(SocketHandle, SocketAddr)> {
+    fn hand_out(&mut self, child: SockId) -> Option<(SocketHandle, SocketAddr)> {
         let context = self.released.context()?;
         let s = self.sockets.find(child).ok()?;
         let peer = s.facts.peer()?;
         let taken = s.holder.hand_out();
         Some((SocketHandle::accepted(context, child, taken), peer))
+    }
+
+    /// The program's handle to a connection that waits at a listener, and the peer's address. None: the
+    /// connection has ended.
+    pub(super) fn hand_out_arrival(
+        &mut self,
+        arrival: Arrival,
+    ) -> Option<(SocketHandle, SocketAddr)> {
+        match arrival {
+            Arrival::Here(child) => self.hand_out(child),
+            Arrival::There(handle, peer) => Some((handle, peer)),
+        }
     }
 
     // ---- events of the RNICs ---------------------------------------------------
