@@ -25,14 +25,7 @@ impl EpollSet {
         let set = EpollSet(unsafe { OwnedFd::from_raw_fd(fd) });
         for &fd in fds {
             let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
-            // SAFETY: a live set, and an event that is alive for the call. A number that is no
-            // descriptor is an error.
-            let rc = unsafe {
-                libc::epoll_ctl(set.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)
-            };
-            if rc < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            control(&set.0, libc::EPOLL_CTL_ADD, fd, &mut event)?;
         }
         Ok(set)
     }
@@ -53,25 +46,23 @@ impl AsFd for EpollSet {
 pub fn watch_exclusively(epoll: &impl AsRawFd, fd: BorrowedFd<'_>, token: usize) -> io::Result<()> {
     let events = libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE;
     let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token as u64 };
-    control(epoll, libc::EPOLL_CTL_ADD, fd, &mut event)
+    control(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event)
 }
 
 /// Takes a descriptor out of an epoll instance, if it is there.
 pub fn unwatch(epoll: &impl AsRawFd, fd: BorrowedFd<'_>) {
     let mut unused = libc::epoll_event { events: 0, u64: 0 };
-    let _ = control(epoll, libc::EPOLL_CTL_DEL, fd, &mut unused);
+    let _ = control(epoll, libc::EPOLL_CTL_DEL, fd.as_raw_fd(), &mut unused);
 }
 
 fn control(
     epoll: &impl AsRawFd,
     what: libc::c_int,
-    fd: BorrowedFd<'_>,
+    fd: RawFd,
     event: &mut libc::epoll_event,
 ) -> io::Result<()> {
-    // SAFETY: live descriptors, and an event that is alive for the call.
-    let rc = unsafe {
-        libc::epoll_ctl(epoll.as_raw_fd(), what, fd.as_raw_fd(), std::ptr::from_mut(event))
-    };
+    // SAFETY: an event that is alive for the call. A number that is no descriptor is an error.
+    let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), what, fd, std::ptr::from_mut(event)) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
