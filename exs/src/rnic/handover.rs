@@ -5,6 +5,12 @@ use std::fmt;
 
 use super::RnicError;
 
+/// Takes a driver's state out of its box. `usage` says what the RNIC does not support if the state is
+/// of another kind.
+fn state_of<T: Any>(state: Box<dyn Any + Send>, usage: &'static str) -> Result<T, RnicError> {
+    state.downcast::<T>().map(|state| *state).map_err(|_| RnicError::Unsupported(usage))
+}
+
 /// A connection request that [`detach_request`](super::Rnic::detach_request) has taken out of one
 /// RNIC, for [`adopt_request`](super::Rnic::adopt_request) of another one of the same kind.
 ///
@@ -24,10 +30,7 @@ impl DetachedRequest {
     /// # Errors
     /// The request comes from an RNIC of another kind. It ends with this call.
     pub(crate) fn into_state<T: Any>(self) -> Result<T, RnicError> {
-        match self.0.downcast::<T>() {
-            Ok(state) => Ok(*state),
-            Err(_) => Err(RnicError::Unsupported("use for a request of an RNIC of another kind")),
-        }
+        state_of(self.0, "use for a request of an RNIC of another kind")
     }
 }
 
@@ -46,10 +49,7 @@ impl SharedPort {
     /// # Errors
     /// The listener is of an RNIC of another kind.
     pub(crate) fn into_state<T: Any>(self) -> Result<T, RnicError> {
-        match self.0.downcast::<T>() {
-            Ok(state) => Ok(*state),
-            Err(_) => Err(RnicError::Unsupported("use for a listener of an RNIC of another kind")),
-        }
+        state_of(self.0, "use for a listener of an RNIC of another kind")
     }
 }
 
