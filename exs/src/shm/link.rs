@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::attended::AttendantSleep;
 use super::control::{ControlMessage, MAX_MESSAGE};
 use super::doorbells::PeerBitmap;
 use super::polled::PolledEnds;
@@ -17,7 +18,7 @@ use crate::driver::{LinkBase, LinkOwner};
 use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
 use crate::rnic::{DisconnectCause, Qp, TermCode, Wc, WcOp, WcStatus};
-use crate::sys::{ForeignFd, PeerCred, PeerSocket, SharedWord, recv_with_fds, send_with_fds};
+use crate::sys::{ForeignFd, PeerCred, PeerSocket, recv_with_fds, send_with_fds};
 use crate::time::Time;
 
 /// Values of [`Word::State`] beside 0 (open): cut, or refused with a code in the low bytes.
@@ -171,6 +172,8 @@ pub(super) struct WakeUp {
     bells_received: u32,
     /// The descriptor that the program of each side polls.
     pub(super) polled: PolledEnds,
+    /// How the attendant sleeps.
+    pub(super) attendant: AttendantSleep,
 }
 
 /// The state of a link for threads that poll.
@@ -448,28 +451,6 @@ impl ShmLink {
     pub(super) fn wants(&self) -> u64 {
         let room = if self.tx.waits_for_peer() { FOR_ROOM } else { 0 };
         FOR_RECORDS | FOR_END | room
-    }
-
-    /// Announces that a thread sleeps on the word. None: there is work already.
-    pub(super) fn arm_attended(&mut self) -> Option<SharedWord> {
-        self.end_polled_sleep();
-        self.report_consumed();
-        let wants = self.wants() | BY_WORD;
-        self.mem.sleep_words().announce_sleep(wants);
-        if self.has_work() {
-            self.mem.sleep_words().announce_awake();
-            return None;
-        }
-        Some(self.mem.own_sleep_word(wants))
-    }
-
-    /// Another thread has moved something on a link that a thread attends. If that thread sleeps, it
-    /// may have to be woken for more. True if there is work already.
-    pub(super) fn rearm_attended(&mut self) -> bool {
-        match self.wake_up.polled.is_armed() {
-            true => !self.arm_polled(),
-            false => self.mem.sleep_words().sleeps() && self.arm_attended().is_none(),
-        }
     }
 
     /// Announces what to wake this side for. True if there is work already: then it stays awake.

@@ -27,6 +27,7 @@
 //! What it must never know: EXS, its messages, sockets of a program. It reads no clock.
 
 mod answers;
+mod attended;
 mod calls;
 mod consumer_index;
 mod control;

@@ -16,6 +16,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use super::attended::AttendantSleep;
 use super::control::ControlMessage;
 use super::link::ShmLink;
 use super::sleep::{BY_DESCRIPTOR, RingDescriptor};
@@ -89,8 +90,14 @@ impl ShmLink {
             self.wake_up.polled.ours = OurEnd::Lent;
         }
         match self.arm_polled() {
-            true => PolledSleep::Asleep,
-            false => PolledSleep::Ready,
+            true => {
+                self.wake_up.attendant = AttendantSleep::AtDescriptor;
+                PolledSleep::Asleep
+            }
+            false => {
+                self.wake_up.attendant = AttendantSleep::Awake;
+                PolledSleep::Ready
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use super::attended::AttendantSleep;
 use super::link::{Env, LinkError, LinkPhase, ShmLink};
 use super::ring::Word;
 use super::{ShmParts, ShmRnic};
@@ -105,7 +106,10 @@ impl Traffic for Box<ShmLink> {
         })
     }
     fn sleep_attended(&mut self, _: AttendedBlock) -> AttendedWait {
-        self.arm_attended().map_or(AttendedWait::Ready, AttendedWait::Word)
+        let word = self.arm_attended();
+        self.wake_up.attendant =
+            if word.is_some() { AttendantSleep::OnWord } else { AttendantSleep::Awake };
+        word.map_or(AttendedWait::Ready, AttendedWait::Word)
     }
     fn can_sleep_polled(&self) -> bool {
         self.peer.trusted && self.phase == LinkPhase::Open
@@ -121,11 +125,13 @@ impl Traffic for Box<ShmLink> {
     }
     fn wake_attended(driver: &mut ShmRnic, id: u32, _: AttendedEnd<'_>) {
         driver.parts.woken = Some(id);
+        driver.note_attendant_awake(id);
     }
     fn begin_attendance(driver: &mut ShmRnic, id: u32) {
         driver.make_attended(id);
     }
     fn end_attendance(driver: &mut ShmRnic, id: u32) -> Result<(), RnicError> {
+        driver.note_attendant_awake(id);
         driver.make_hot(id);
         Ok(())
     }
@@ -162,6 +168,12 @@ impl Traffic for Box<ShmLink> {
 }
 
 impl ShmRnic {
+    fn note_attendant_awake(&mut self, id: u32) {
+        if let Ok(link) = self.links.get_mut(id) {
+            link.wake_up.attendant = AttendantSleep::Awake;
+        }
+    }
+
     fn serve_link(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         link.base.queued = false;

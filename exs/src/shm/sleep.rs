@@ -61,6 +61,7 @@ impl SleepWords<'_> {
     }
 
     /// True if this side sleeps, and the peer has not woken it.
+    #[cfg(test)]
     pub(super) fn sleeps(&self) -> bool {
         self.ours.load(Ordering::Relaxed) & !RINGS != 0
     }

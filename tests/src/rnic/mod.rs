@@ -12,6 +12,7 @@
 //! tests print; where only a detail differs, the test says which and why.
 
 pub mod atomics;
+pub mod attended;
 pub mod border;
 pub mod connections;
 pub mod extra;
@@ -155,6 +156,9 @@ macro_rules! rnic_contract {
             fairness {
                 busy_connections_starve_no_other,
                 a_doorbell_is_no_turn,
+            }
+            attended {
+                a_polled_descriptor_rings_after_work_of_the_leader,
             }
             sleep {
                 no_message_waits_for_a_thread_that_polls,
