@@ -6,7 +6,7 @@
 //! two calls of its thread, since to put it back and take it out again costs two system calls. The
 //! engine returns it to the reactor at once where something is under way for which the thread does
 //! not wait. A thread that does not come back for one to two sweeps has gone away: then the engine
-//! returns the connection, too. A task of an asynchronous runtime is given more time ([`LeftBy`]).
+//! returns the connection, too. A program that polls descriptors is given more time ([`LeftBy`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,14 @@ use crate::time::Time;
 /// that no thread leads.
 const SWEEP: Duration = Duration::from_millis(10);
 
-/// The sweeps after which a task that has not come for the bytes of its connection computes, or has
-/// gone. With a thousand busy connections a task waits some sweeps for its turn.
-const TASK_IS_LATE: u64 = 4;
+/// The sweeps after which an event loop that has not come for the bytes of a connection computes, or
+/// has forgotten it. With a thousand busy connections each waits some sweeps for its turn.
+const LOOP_IS_LATE: u64 = 4;
 /// The sweeps after which a connection is idle. One that is attended keeps the sweeps going.
-const TASK_IS_IDLE: u64 = 20;
+const LOOP_IS_IDLE: u64 = 20;
+
+/// What a look finds at a connection that waits for the peer alone.
+pub(super) const IDLE: Attended = Attended::Idle { for_room: false };
 
 /// The thread that learns what happens on a connection.
 #[derive(Default)]
@@ -53,6 +56,9 @@ enum Attendance {
 pub(super) enum LeftBy {
     /// A thread, which comes back with a call.
     Thread,
+    /// An event loop of the program, which comes back with a call when it finds the socket's descriptor
+    /// readable (`polled`).
+    Loop,
     /// A task, which comes back when the runtime finds the connection's stream readable (`tasks`).
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "tasks need a runtime"))]
     Task,
@@ -62,7 +68,7 @@ pub(super) enum LeftBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Swept {
     Stays,
-    /// It returns to the reactor if there is something to read: the task should have come for it.
+    /// It returns to the reactor if there is something to read: the loop should have come for it.
     ReturnsIfReadable,
     Returns,
 }
@@ -73,9 +79,9 @@ impl LeftBy {
         match (self, sweeps) {
             (_, 0) => Swept::Stays,
             (LeftBy::Thread, _) => Swept::Returns,
-            (LeftBy::Task, ..TASK_IS_LATE) => Swept::Stays,
-            (LeftBy::Task, ..TASK_IS_IDLE) => Swept::ReturnsIfReadable,
-            (LeftBy::Task, _) => Swept::Returns,
+            (LeftBy::Loop | LeftBy::Task, ..LOOP_IS_LATE) => Swept::Stays,
+            (LeftBy::Loop | LeftBy::Task, ..LOOP_IS_IDLE) => Swept::ReturnsIfReadable,
+            (LeftBy::Loop | LeftBy::Task, _) => Swept::Returns,
         }
     }
 }
@@ -234,7 +240,7 @@ impl Attendances<'_> {
         let by = &self.sockets[index].attended.by;
         let Attendance::Thread { waiter, for_room: false } = by else { return None };
         let (waiter, id) = (Arc::clone(waiter), self.sockets.id(index));
-        (self.peek(id) != Some(Attended::Idle { for_room: false })).then_some(waiter)
+        (self.peek(id) != Some(IDLE)).then_some(waiter)
     }
 
     /// The thread that attended the connection returns to the program. `shows`: the program polls
@@ -246,7 +252,7 @@ impl Attendances<'_> {
         }
         let rests = s.session.as_ref().is_some_and(|session| session.is_resting());
         let shown = !s.polls.is_empty() || shows && s.watch.is_some();
-        if !rests || shown || self.peek(id) != Some(Attended::Idle { for_room: false }) {
+        if !rests || shown || self.peek(id) != Some(IDLE) {
             return self.end(id);
         }
         self.note_left(id, LeftBy::Thread, now + SWEEP);
@@ -324,13 +330,14 @@ impl Attendances<'_> {
             match self.swept(*id, number) {
                 Swept::Stays => {}
                 Swept::Returns => self.end(*id),
-                Swept::ReturnsIfReadable => match self.lend_stream(*id) {
-                    Some(stream) => {
+                // Memory shows it, or the kernel is asked.
+                Swept::ReturnsIfReadable if self.peek(*id) != Some(IDLE) => self.end(*id),
+                Swept::ReturnsIfReadable => {
+                    if let Some(stream) = self.lend_stream(*id) {
                         asked.push(*id);
                         streams.push(stream);
                     }
-                    None => self.end(*id),
-                },
+                }
             }
         }
         let readable = asked.iter().zip(which_are_readable(&streams));
@@ -419,12 +426,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_is_given_more_time_than_a_thread() {
+    fn a_loop_is_given_more_time_than_a_thread() {
         let fates = |by: LeftBy| [0, 1, 3, 4, 19, 20, 1000].map(|sweeps| by.swept(sweeps));
         use Swept::{Returns, ReturnsIfReadable, Stays};
         let thread = [Stays, Returns, Returns, Returns, Returns, Returns, Returns];
         assert_eq!(fates(LeftBy::Thread), thread);
         let task = [Stays, Stays, Stays, ReturnsIfReadable, ReturnsIfReadable, Returns, Returns];
         assert_eq!(fates(LeftBy::Task), task);
+        assert_eq!(fates(LeftBy::Loop), task);
     }
 }

@@ -63,7 +63,7 @@ impl Engine {
         for _ in 0..LOOKS {
             let Some((device, qp)) = self.may_poll(id) else { break };
             if !self.sockets.was_attended(id)
-                && !self.attendances().leave_to_program(id, LeftBy::Thread, now)
+                && !self.attendances().leave_to_program(id, LeftBy::Loop, now)
             {
                 return;
             }
