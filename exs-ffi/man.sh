@@ -51,6 +51,7 @@ BEGIN {
     about["exs_connect_host"] = "connect a socket to a host by its name"
     about["exs_mregister_dmabuf"] = "register memory of another device"
     about["exs_counters"] = "figures to tune with"
+    about["exs_epoll_ctl"] = "register a socket in an epoll set"
     about["exs_offer_stats"] = "offer the figures of the process to readers"
 }
 function quote(s) {

@@ -7,6 +7,7 @@ use exs::__ffi::{self as raw, Place};
 use exs::{Error, EventKind, OpError, Readiness, Token};
 
 use crate::abi::*;
+use crate::arrivals::Arrivals;
 use crate::blocking::{self, Patience, TOKEN};
 use crate::connect::os;
 use crate::data::not_ours;
@@ -85,6 +86,7 @@ fn close(
             return finish(place, token);
         }
         state.exports.clear();
+        Arrivals::end(entry);
     }
     if abort || entry.cut.load(Ordering::Relaxed) {
         entry.socket.abort();

@@ -8,6 +8,7 @@ use exs::{Buffer, Error, EventQueue, KernelAddr, Part, RecvFlags, SocketType, To
 use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 
 use crate::abi::*;
+use crate::arrivals::Arrivals;
 use crate::blocking::{self, MOST, Patience, TOKEN, moved, refusal};
 use crate::error::{Fail, Result, border};
 use crate::event::{self, Call};
@@ -142,6 +143,7 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
 
 fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {
     let fd = answer.call.fd;
+    Arrivals::prepare(entry);
     let (got, sleeps) = receive(entry, memory, flags, fd);
     match sleeps {
         true => pollable::refresh_for_sleep(entry, fd, got.is_err()),
@@ -290,8 +292,28 @@ pub unsafe extern "C" fn exs_recv(
             pollable::by_queue(&entry, fd);
             return Ok(0);
         }
+        if let Some(received) = recv_at_once(&entry, &memory, flags, fd) {
+            return received;
+        }
         received(&entry, recv(&entry, memory, flags, answer), flags)
     })
+}
+
+/// Receives without a queue what has come, if the descriptor does not block, and no operation is needed
+/// for it. None: nothing was done.
+fn recv_at_once(entry: &Entry, memory: &Memory, flags: c_int, fd: c_int) -> Option<Result<c_int>> {
+    let Memory::One(buffer) = memory else { return None };
+    let never_waits = flags & MSG_DONTWAIT != 0 || entry.never_waits.load(Ordering::Relaxed);
+    let plain = flags & !(MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0;
+    if !never_waits || !plain || entry.kind != SocketType::Stream || entry.limits.any() {
+        return None;
+    }
+    match pollable::recv_at_once(entry, buffer, fd)? {
+        // The descriptor may block by now.
+        0 if options::patience(entry, fd, flags, Way::Recv) != Patience::None => None,
+        0 => Some(Err(refusal(libc::EAGAIN))),
+        n => Some(Ok(c_int::try_from(n).unwrap_or(c_int::MAX))),
+    }
 }
 
 /// A receive of a stream that throws the bytes away instead of storing them (tcp(7)).

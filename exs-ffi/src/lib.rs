@@ -21,6 +21,7 @@
 
 pub mod abi;
 mod accept;
+mod arrivals;
 mod atomic;
 mod batch;
 mod blocking;
@@ -30,6 +31,7 @@ mod data;
 #[cfg(test)]
 mod data_path;
 mod direct;
+mod epoll;
 mod error;
 mod event;
 mod extension;

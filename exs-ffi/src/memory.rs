@@ -73,6 +73,9 @@ pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer
 
 /// Checks the memory and the handle of a call that needs no buffer, but touches the memory.
 pub(crate) fn check(memory: Bytes, len: usize, mhandle: c_int) -> Result<()> {
+    if mhandle == EXS_MHANDLE_UNREGISTERED {
+        return range(memory, len).map(|_| ());
+    }
     match buffer(memory, len, mhandle)?.is_mapped() {
         true => Ok(()),
         false => Err(exs::Error::Memory(exs::MemError::Unmapped).into()),

@@ -137,29 +137,46 @@ fn take(fd: &OwnedFd) -> bool {
     n >= 0
 }
 
+/// Makes a pair. The first end takes no descriptors, since Linux 6.16: a peer to which the second one
+/// is lent could send some there, whose close waits for that peer.
+pub(crate) fn ends(flags: c_int) -> Result<[OwnedFd; 2]> {
+    let mut fds = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
+    // SAFETY: room for two descriptors.
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) };
+    if made != 0 {
+        return Err(Fail::os("socketpair"));
+    }
+    // SAFETY: just made, with no other owner.
+    let ends = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let len = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or(0);
+    let at = (&raw const NONE).cast();
+    // SAFETY: an int that is alive for the call.
+    unsafe { libc::setsockopt(ends[0].as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, at, len) };
+    Ok(ends)
+}
+
+/// Takes all messages of an end without waiting, by a few system calls.
+pub(crate) fn empty(end: &OwnedFd) {
+    const AT_ONCE: u16 = 32;
+    // SAFETY: headers without room or address are of zeros: the kernel discards the bytes.
+    let mut messages: [libc::mmsghdr; AT_ONCE as usize] = unsafe { std::mem::zeroed() };
+    let (at, limit) = (messages.as_mut_ptr(), std::ptr::null_mut());
+    // SAFETY: the headers are alive for the calls, and name no other memory.
+    let take =
+        || unsafe { libc::recvmmsg(end.as_raw_fd(), at, AT_ONCE.into(), MSG_DONTWAIT, limit) };
+    while take() == AT_ONCE.into() {}
+}
+
 impl Pair {
     /// Makes the two ends.
     pub(crate) fn new(nonblocking: bool) -> Result<Pair> {
-        let flags = libc::SOCK_CLOEXEC | if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
-        let mut fds = [-1; 2];
-        let kind = libc::SOCK_SEQPACKET | flags;
-        // SAFETY: room for two descriptors.
-        let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) };
-        if made != 0 {
-            return Err(Fail::os("socketpair"));
-        }
-        // SAFETY: just made, with no other owner.
-        let [theirs, ours] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let [theirs, ours] = ends(if nonblocking { libc::SOCK_NONBLOCK } else { 0 })?;
         let inode = sockets::stat(theirs.as_raw_fd())?.st_ino;
         let len = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or(0);
         let at = (&raw const SMALL).cast();
         // SAFETY: an int that is alive for the call.
         unsafe { libc::setsockopt(theirs.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) };
-        let at = (&raw const NONE).cast();
-        // Since Linux 6.16. Otherwise a peer to which `ours` is lent could send descriptors, whose
-        // close waits for that peer.
-        // SAFETY: an int that is alive for the call.
-        unsafe { libc::setsockopt(theirs.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, at, len) };
         if !send(&theirs, 1) {
             return Err(Fail::os("send"));
         }

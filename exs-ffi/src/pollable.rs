@@ -29,12 +29,14 @@
 //! (`ON`, by EXS_SO_POLLABLE).
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use exs::__ffi::{self as raw, ProcessNumber, Standing, Watch};
+use exs::__ffi::{self as raw, ProcessNumber, RecvAtOnce, Standing, Watch};
+use exs::Buffer;
 
+use crate::arrivals::Arrivals;
 use crate::error::Result;
 use crate::pair::{End, MOST_SHOWN, Pair};
 use crate::poll::inner;
@@ -58,6 +60,8 @@ pub(crate) struct Face {
     mode: AtomicU8,
     /// The peer cannot make the descriptor readable.
     unringable: AtomicBool,
+    /// Neither data nor an end are shown. It is stored under the lock of what is shown.
+    clear: AtomicBool,
     shown: Mutex<Shown>,
 }
 
@@ -92,7 +96,8 @@ impl Drop for Face {
 impl Face {
     pub(crate) fn new(pair: Pair) -> Face {
         let shown = Mutex::new(Shown { pair, plugs: 0, arrived: 0 });
-        Face { mode: AtomicU8::new(OFF), unringable: AtomicBool::new(false), shown }
+        let [unringable, clear] = [false; 2].map(AtomicBool::new);
+        Face { mode: AtomicU8::new(OFF), unringable, clear, shown }
     }
 
     fn mode(&self) -> u8 {
@@ -136,8 +141,15 @@ impl Face {
     }
 
     /// Returns true if the peer may have a copy of the library's end.
-    fn is_lent(&self) -> bool {
+    pub(crate) fn is_lent(&self) -> bool {
         !self.unringable.load(Ordering::Relaxed) && self.shown().pair.is_lent()
+    }
+
+    /// Returns true if neither data nor an end are shown. Without the lock of what is shown the answer
+    /// can be old: another thread may show data meanwhile that this thread has just taken. Then the
+    /// next call of the program, which finds nothing, takes the message back.
+    fn is_clear(&self) -> bool {
+        self.clear.load(Ordering::Acquire)
     }
 
     /// Takes a message that the library does not know of. Returns false if there is none.
@@ -207,7 +219,8 @@ pub(crate) fn by_queue(entry: &Entry, fd: c_int) {
 /// Stops showing readiness. Only the end of a connection stays.
 fn clear(entry: &Entry, fd: c_int) {
     watch(entry, false);
-    let rings = rings(entry, None);
+    Arrivals::end(entry);
+    let rings = rings(entry);
     let mut shown = entry.face.shown();
     shown.pair.count_rings(rings);
     let all = shown.pair.lying().0;
@@ -218,33 +231,116 @@ fn clear(entry: &Entry, fd: c_int) {
 
 /// Shows the present state, after a receive or an accept, also if it found nothing.
 pub(crate) fn refresh(entry: &Entry, fd: c_int) {
-    let rings = rings(entry, None);
+    let rings = rings(entry);
     show(entry, Some((fd, rings)));
 }
 
 /// As `refresh`, after a receive that did not wait: the program is about to sleep until the
 /// descriptor is ready, as far as the call can know. `missed`: the receive has found nothing.
 pub(crate) fn refresh_for_sleep(entry: &Entry, fd: c_int, missed: bool) {
-    let announce = || {
-        let end = if entry.face.can_ring() { entry.face.shown().pair.lend() } else { None };
-        end.map_or(0, |end| rings(entry, Some(end.as_fd())))
-    };
-    let rings = announce();
-    show(entry, Some((fd, rings)));
-    if missed && entry.face.can_ring() && entry.face.take_stray(fd) {
+    let end = RingEnd::of(entry);
+    let rings = end.fd().map(|fd| raw::polled(&entry.socket, Some(fd)));
+    show_for_sleep(entry, fd, &end, rings, missed);
+}
+
+/// Shows the state of a socket whose program was announced to sleep at `end`. `rings`: the outcome of
+/// that, if it was announced.
+fn show_for_sleep(
+    entry: &Entry,
+    fd: c_int,
+    end: &RingEnd,
+    rings: Option<Option<u32>>,
+    missed: bool,
+) {
+    show(entry, Some((fd, end.note(entry, rings))));
+    if missed
+        && let RingEnd::Descriptor(lent) = end
+        && entry.face.can_ring()
+        && entry.face.take_stray(fd)
+    {
         // If the message came after this call had announced the sleep, there are data.
-        let rings = announce();
+        let rings = end.note(entry, Some(raw::polled(&entry.socket, Some(lent.as_fd()))));
         show(entry, Some((fd, rings.saturating_sub(1))));
     }
 }
 
-/// Returns the number of messages that the peer has left at the descriptor. With the library's
-/// `end`, announces the program's sleep.
-fn rings(entry: &Entry, end: Option<BorrowedFd<'_>>) -> u32 {
-    if end.is_none() && !entry.face.is_lent() {
+/// Receives what has come, for a call that does not wait, without an operation. Returns the number of
+/// bytes; 0: there are none. None: nothing was done, and the receive must be posted.
+pub(crate) fn recv_at_once(entry: &Entry, buffer: &Buffer, fd: c_int) -> Option<u64> {
+    Arrivals::prepare(entry);
+    let end = RingEnd::of(entry);
+    let asked = end.fd();
+    let announced = |rings| asked.map(|_| rings);
+    match raw::recv_at_once(&entry.socket, buffer, asked) {
+        RecvAtOnce::WouldWait { rings } => {
+            show_for_sleep(entry, fd, &end, announced(rings), true);
+            raw::found_nothing(&entry.socket);
+            Some(0)
+        }
+        RecvAtOnce::Took { bytes, rings, standing } => {
+            let rings = end.note(entry, announced(rings));
+            let nothing_to_show = !standing.readable && end_of(&standing) == End::None;
+            if rings > 0 || !nothing_to_show || !entry.face.is_clear() {
+                show(entry, Some((fd, rings)));
+            }
+            Some(bytes)
+        }
+        // It was declined.
+        _ => None,
+    }
+}
+
+/// Where the peer rings while the program sleeps.
+pub(crate) enum RingEnd {
+    /// Nowhere: the kernel rings, or a thread of the library shows what comes.
+    None,
+    /// At the socket's arrival descriptor.
+    ArrivalFd(Arc<OwnedFd>),
+    /// At the descriptor itself.
+    Descriptor(Arc<OwnedFd>),
+}
+
+impl RingEnd {
+    fn of(entry: &Entry) -> RingEnd {
+        if let Some(end) = Arrivals::ring_end(entry) {
+            return end;
+        }
+        let lent = if entry.face.can_ring() { entry.face.shown().pair.lend() } else { None };
+        lent.map_or(RingEnd::None, RingEnd::Descriptor)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            RingEnd::None => None,
+            RingEnd::ArrivalFd(end) | RingEnd::Descriptor(end) => Some(end.as_fd()),
+        }
+    }
+
+    /// Notes the outcome of an announcement. Returns the number of messages that the peer has left at
+    /// the descriptor since the one before.
+    fn note(&self, entry: &Entry, rings: Option<Option<u32>>) -> u32 {
+        match (self, rings) {
+            (RingEnd::ArrivalFd(_), Some(Some(rings))) => {
+                Arrivals::count(entry, rings);
+                0
+            }
+            (RingEnd::Descriptor(_), Some(Some(rings))) => rings,
+            (RingEnd::Descriptor(_), Some(None)) => {
+                entry.face.unringable.store(true, Ordering::Relaxed);
+                0
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Returns the number of messages that the peer has left at the descriptor, for a call after which the
+/// program does not sleep.
+fn rings(entry: &Entry) -> u32 {
+    if !entry.face.is_lent() {
         return 0;
     }
-    raw::polled(&entry.socket, end).unwrap_or_else(|| {
+    raw::polled(&entry.socket, None).unwrap_or_else(|| {
         entry.face.unringable.store(true, Ordering::Relaxed);
         0
     })
@@ -307,10 +403,14 @@ fn show(entry: &Entry, visit: Option<(c_int, u32)>) {
             pair.shorten(fd, bytes);
         }
     }
+    if end != End::None {
+        Arrivals::end(entry);
+    }
     pair.end(end);
     if now.readable && pair.is_open() && pair.lying().0 == 0 {
         pair.put(0);
     }
+    entry.face.clear.store(pair.is_open() && pair.lying().0 == 0, Ordering::Release);
 }
 
 /// Makes the descriptor not writable, until [`unplug`] has removed each reason.

@@ -22,6 +22,7 @@ use exs::__ffi::ProcessTable;
 use exs::{Export, Socket, SocketType};
 
 use crate::abi::EXS_REMOTE_SIZE;
+use crate::arrivals::Arrivals;
 use crate::error::{Fail, Result};
 use crate::late::Late;
 use crate::pair::Pair;
@@ -54,6 +55,8 @@ pub(crate) struct Entry {
     pub(crate) never_waits: AtomicBool,
     /// The readiness that poll(2) finds at the descriptor.
     pub(crate) face: Face,
+    /// What epoll sets watch beside the descriptor.
+    pub(crate) arrivals: Arrivals,
     /// Sends of calls that did not wait for them.
     pub(crate) late: Late,
     /// A weak reference to itself, for objects that must not keep it alive.
@@ -146,6 +149,7 @@ pub(crate) fn install(socket: Socket, kind: SocketType, family: c_int, mut pair:
         never_waits: AtomicBool::new(false),
         inode: pair.inode(),
         face: Face::new(pair),
+        arrivals: Arrivals::default(),
         late: Late::default(),
         state: Mutex::default(),
     });
@@ -182,7 +186,10 @@ pub(crate) fn sweep() {
 pub(crate) fn hung_up(inode: u64) {
     let Some(entry) = by_inode(inode) else { return };
     let mut state = entry.state();
-    if entry.face.is_hung_up() && remove(&entry, &mut state) && entry.cut.load(Ordering::Relaxed) {
-        entry.socket.abort();
+    if entry.face.is_hung_up() && remove(&entry, &mut state) {
+        Arrivals::end(&entry);
+        if entry.cut.load(Ordering::Relaxed) {
+            entry.socket.abort();
+        }
     }
 }

@@ -8,10 +8,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use exs::__ffi::{Watch, polled, recv_ready, standing, watch};
+use exs::__ffi::{
+    AttendedStream, RecvAtOnce, RungBy, Watch, end_polling, is_attended, polled, recv_at_once,
+    recv_ready, rung_by, standing, watch,
+};
 use exs::{Event, EventQueue, Options, Socket, SocketType, Token, Transport};
 use exs_tests::harness::Watchdog;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, shutdown, socketpair,
 };
@@ -19,6 +23,12 @@ use nix::sys::socket::{
 /// A watch that counts the changes which a thread of the library shows.
 #[derive(Default)]
 struct Counted(Mutex<u32>);
+
+impl Counted {
+    fn count(&self) -> u32 {
+        *self.0.lock().unwrap()
+    }
+}
 
 impl Watch for Counted {
     fn changed(&self) {
@@ -31,14 +41,16 @@ struct Side {
     socket: Socket,
     theirs: OwnedFd,
     ours: OwnedFd,
+    shown: Arc<Counted>,
 }
 
 impl Side {
     fn new(socket: Socket) -> Side {
         let kind = (AddressFamily::Unix, SockType::SeqPacket);
         let (theirs, ours) = socketpair(kind.0, kind.1, None, SockFlag::SOCK_CLOEXEC).unwrap();
-        watch(&socket, Some(Arc::new(Counted::default())));
-        Side { socket, theirs, ours }
+        let shown = Arc::new(Counted::default());
+        watch(&socket, Some(Arc::clone(&shown) as Arc<dyn Watch>));
+        Side { socket, theirs, ours, shown }
     }
 
     /// Announces the program's sleep, and returns how many messages are to be taken.
@@ -191,4 +203,62 @@ fn an_end_that_its_owner_has_spoilt_harms_no_sender() {
     while got < 50 {
         got += b.receive().map_or(0, |bytes| bytes.len());
     }
+}
+
+/// The stream of a connection over TCP, which the program polls.
+fn stream_of(side: &Side) -> AttendedStream {
+    match rung_by(&side.socket) {
+        RungBy::Stream(stream) => stream,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn await_readable(stream: &AttendedStream) {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut polled, PollTimeout::NONE), Ok(1));
+}
+
+#[test]
+fn data_make_the_stream_of_a_connection_readable() {
+    let _dog = Watchdog::new("a stream is readable");
+    let (a, b) = sides(Transport::Soft);
+    let stream = stream_of(&b);
+    let into = || vec![0; 64].into();
+    let mut alone = 0;
+    while alone < 100 {
+        let before = b.shown.count();
+        while !matches!(recv_at_once(&b.socket, &into(), None), RecvAtOnce::WouldWait { .. }) {}
+        a.socket.blocking().send_all(b"data").unwrap();
+        await_readable(&stream);
+        let attended = is_attended(&b.socket);
+        let got = loop {
+            match recv_at_once(&b.socket, &into(), None) {
+                RecvAtOnce::Took { bytes, .. } => break bytes,
+                // The engine has taken the connection back, and another thread reads.
+                RecvAtOnce::WouldWait { .. } => assert!(!attended),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(got, 4);
+        alone += u32::from(attended && b.shown.count() == before);
+    }
+    end_polling(&b.socket);
+    assert!(!is_attended(&b.socket), "the leader looks after it");
+}
+
+#[test]
+fn a_stream_that_the_program_neglects_returns_to_the_leader() {
+    let _dog = Watchdog::new("a neglected stream");
+    let (a, b) = sides(Transport::Soft);
+    let _stream = stream_of(&b);
+    while !is_attended(&b.socket) {
+        let outcome = recv_at_once(&b.socket, &vec![0; 64].into(), None);
+        assert!(matches!(outcome, RecvAtOnce::WouldWait { .. }), "{outcome:?}");
+    }
+    a.socket.blocking().send_all(b"data").unwrap();
+    while !standing(&b.socket).readable {
+        std::thread::yield_now();
+    }
+    let outcome = recv_at_once(&b.socket, &vec![0; 64].into(), None);
+    assert!(matches!(outcome, RecvAtOnce::Took { bytes: 4, .. }), "{outcome:?}");
 }

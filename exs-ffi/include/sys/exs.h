@@ -671,6 +671,25 @@ int exs_counters(int fd, exs_counters_t *counters, size_t size);
  * again. */
 int exs_offer_stats(char *path, size_t size);
 
+/* epoll_ctl(2), for every descriptor. Beside a socket of exs_socket or exs_accept the epoll
+ * set gets the socket's arrival descriptor, which makes epoll_wait(2) return for data without
+ * another thread of the process: over the software RNIC the TCP stream of the connection, over
+ * shared memory a descriptor at which the peer rings. With epoll_ctl(2) alone a thread of the
+ * library moves the data first. All else is as with epoll_ctl(2): op, fd, event, the errors.
+ * For programs that receive without a queue, from sockets that do not block. It serves EPOLLIN,
+ * level-triggered and EPOLLET. Sockets over RDMA devices, and those registered with
+ * EPOLLONESHOT, are as with epoll_ctl(2).
+ * - An event can find nothing to receive: exs_recv then fails with EAGAIN.
+ * - One call of epoll_wait(2) can return two events of a socket. A program that closes the
+ *   socket at the first keeps what event->data names until it has handled the others.
+ * - A program that closes the socket by close(2), not by exs_close, takes it out of the epoll set
+ *   first.
+ * - An event can have EPOLLHUP or EPOLLERR while there are still data: exs_recv gives these first.
+ * - If the program does not come for an event within 50 ms, a thread of the library moves the data.
+ * Returns 0; or -1: the errors of epoll_ctl(2), EFAULT (event is NULL). */
+struct epoll_event;
+int exs_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
+
 /* Registers len bytes of a dma-buf, from offset on: memory of another device, such as a GPU,
  * which RDMA devices reach by its descriptor (ibv_reg_dmabuf_mr). fd is duplicated. addr:
  * the place for the address by which operations name the first byte, with the handle. The

@@ -1,15 +1,25 @@
-//! Connections that tasks of an asynchronous runtime attend.
+//! Connections whose streams the program polls: a task of an asynchronous runtime, or an event loop.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use super::{Event, EventQueue, Socket};
+use super::Socket;
+#[cfg(feature = "tokio")]
+use super::{Event, EventQueue};
+use crate::progress::Ringer;
+#[cfg(feature = "tokio")]
 use crate::progress::Want;
 use crate::sys::SharedStream;
 
 /// The stream of a connection, for an epoll set. It is readable, by edges, when bytes come.
 #[derive(Debug)]
-pub(crate) struct AttendedStream(Arc<SharedStream>);
+pub struct AttendedStream(Arc<SharedStream>);
+
+impl AsFd for AttendedStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl AsRawFd for AttendedStream {
     fn as_raw_fd(&self) -> RawFd {
@@ -17,6 +27,45 @@ impl AsRawFd for AttendedStream {
     }
 }
 
+/// What can make a descriptor of the program's readable when data come on a connection, without a
+/// thread of the library.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RungBy {
+    /// There is no connection yet, or none any more.
+    Unknown,
+    /// Nothing: a thread of the library shows the data.
+    Nothing,
+    /// The peer, at the end of a socket pair ([`polled`](super::raw::polled)).
+    Peer,
+    /// The kernel, at this stream. From now on a receive that does not wait reads the stream until
+    /// nothing more is there, and the program must come for each edge.
+    Stream(AttendedStream),
+}
+
+impl Socket {
+    /// What can make a descriptor readable when data come.
+    pub(super) fn rung_by(&self) -> RungBy {
+        match self.handle().look(|engine, id| engine.rung_by(id)) {
+            None => RungBy::Unknown,
+            Some(Ringer::Nothing) => RungBy::Nothing,
+            Some(Ringer::Peer) => RungBy::Peer,
+            Some(Ringer::Stream(stream)) => RungBy::Stream(AttendedStream(stream)),
+        }
+    }
+
+    /// The program polls the connection no longer.
+    pub(super) fn end_polling(&self) {
+        self.handle().call(|engine, id, _| engine.end_polling(id));
+    }
+
+    /// The same for a connection whose peer sends nothing any more.
+    pub(super) fn end_polling_at_end(&self) {
+        self.handle().look(|engine, id| engine.end_polling(id));
+    }
+}
+
+#[cfg(feature = "tokio")]
 impl Socket {
     /// Leaves the connection to a task that waits for its stream, and then calls
     /// [`EventQueue::run_for_task`]. None: the connection has no stream, or has more to do than to
@@ -34,6 +83,7 @@ impl Socket {
     }
 }
 
+#[cfg(feature = "tokio")]
 impl EventQueue {
     /// Takes what has come on such a connection, and up to `max` events of the queue. True if the
     /// task waits for the stream again. False: it does not attend the connection any more.

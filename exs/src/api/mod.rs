@@ -8,7 +8,6 @@
 //! C library's own door; a part of it is `unsafe`.
 
 mod atomic;
-#[cfg(feature = "tokio")]
 mod attend;
 mod batch;
 mod blocking;
@@ -44,8 +43,7 @@ pub use crate::progress::{
 pub use crate::rnic::{DisconnectCause, RnicError, TermCode};
 pub use crate::session::{OpError, SessionError, Violation};
 pub use crate::sys::KernelAddr;
-#[cfg(feature = "tokio")]
-pub(crate) use attend::AttendedStream;
+pub use attend::{AttendedStream, RungBy};
 pub use blocking::{Blocking, Packet};
 pub use completion::{Completion, Failed};
 pub use counters::{Counters, counters};

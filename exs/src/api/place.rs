@@ -6,13 +6,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Event, EventQueue, Refused, Socket, Token};
+use super::{Event, EventQueue, Refused, RungBy, Socket, Token};
 use crate::mem::Buffer;
 use crate::progress::{
     Awaited, Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags, Shard,
     shard_of_next_accept,
 };
-pub use crate::progress::{Standing, Watch};
+pub use crate::progress::{RecvAtOnce, Standing, Watch};
 
 /// A handle to the same queue whose operations carry a second name, which comes back
 /// with their events: for example which call it was, and where it stores its results.
@@ -173,6 +173,31 @@ pub fn polled(socket: &Socket, end: Option<BorrowedFd<'_>>) -> Option<u32> {
     socket.polled(end)
 }
 
+/// What can make a descriptor of the program's readable when data come, without a thread of the
+/// library.
+///
+/// ```
+/// use exs::__ffi::RungBy;
+/// let socket = exs::Socket::stream()?;
+/// assert!(matches!(exs::__ffi::rung_by(&socket), RungBy::Unknown), "there is no connection");
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub fn rung_by(socket: &Socket) -> RungBy {
+    socket.rung_by()
+}
+
+/// The program polls the connection no longer, by [`rung_by`] or [`polled`]: a thread of the library
+/// looks after it. The caller holds no lock that a [`Watch`] takes.
+pub fn end_polling(socket: &Socket) {
+    socket.end_polling();
+}
+
+/// The same for a connection that has ended, or whose peer sends nothing any more. The caller may hold
+/// locks.
+pub fn end_polling_at_end(socket: &Socket) {
+    socket.end_polling_at_end();
+}
+
 /// Sends the buffer's window, if that completes at once and needs no event: few bytes, and nothing
 /// before them. Otherwise returns false, and has sent nothing.
 ///
@@ -183,6 +208,20 @@ pub fn polled(socket: &Socket, end: Option<BorrowedFd<'_>>) -> Option<u32> {
 /// ```
 pub fn send_at_once(socket: &Socket, buffer: &Buffer) -> bool {
     socket.send_at_once(buffer)
+}
+
+/// Receives into the buffer's window what has come, for a call that does not wait, if that completes at
+/// once and needs no event. With `end`, the program's sleep is announced as by [`polled`].
+///
+/// ```
+/// use exs::__ffi::RecvAtOnce;
+/// let socket = exs::Socket::stream()?;
+/// let outcome = exs::__ffi::recv_at_once(&socket, &vec![0; 8].into(), None);
+/// assert!(matches!(outcome, RecvAtOnce::Declined), "there is no connection");
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub fn recv_at_once(socket: &Socket, buffer: &Buffer, end: Option<BorrowedFd<'_>>) -> RecvAtOnce {
+    socket.recv_at_once(buffer, end)
 }
 
 /// A call on the socket found nothing, and does not wait: most likely the program is about to

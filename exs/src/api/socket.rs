@@ -8,7 +8,8 @@ use super::{Blocking, Counters, EventQueue, Token};
 use crate::mem::Buffer;
 use crate::progress::Ticket;
 use crate::progress::{
-    Error, Options, Readiness, Route, SocketHandle, Standing, Watch, shard_of_new_socket,
+    Error, Options, Readiness, RecvAtOnce, Route, SocketHandle, Standing, Watch,
+    shard_of_new_socket,
 };
 use crate::wire::exs::SocketKind;
 
@@ -330,6 +331,11 @@ impl Socket {
     /// Sends a buffer if that completes at once.
     pub(super) fn send_at_once(&self, buffer: &Buffer) -> bool {
         self.handle.send_at_once(buffer)
+    }
+
+    /// Receives small data that have come, for a call that does not wait.
+    pub(super) fn recv_at_once(&self, buffer: &Buffer, end: Option<BorrowedFd<'_>>) -> RecvAtOnce {
+        self.handle.recv_at_once(buffer, end)
     }
 
     /// A call has found nothing, and does not wait.

@@ -6,13 +6,14 @@
 //! lock on the data path: it happens under the locks of both engines. A call that has looked up the
 //! old place finds out under the old engine's lock that the socket has moved.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::branches::BranchTable;
 use super::call::Call;
 use super::context::{Context, Entry};
-use super::engine::{Engine, SockId};
+use super::engine::{Engine, RecvAtOnce, SockId};
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
 use crate::mem::Buffer;
@@ -149,6 +150,11 @@ impl SocketHandle {
     /// Sends a buffer if that completes at once.
     pub(crate) fn send_at_once(&self, buffer: &Buffer) -> bool {
         self.enter(Entry::Call, |engine, id, call| engine.send_at_once(id, buffer, call))
+    }
+
+    /// Takes small data that have come, for a receive that does not wait.
+    pub(crate) fn recv_at_once(&self, buffer: &Buffer, end: Option<BorrowedFd<'_>>) -> RecvAtOnce {
+        self.enter(Entry::Call, |engine, id, call| engine.recv_at_once(id, buffer, end, call))
     }
 
     /// Runs `f`, which begins no work, on the socket's engine.

@@ -78,8 +78,8 @@ pub(crate) use drive::Driven;
 pub(crate) use edge_loop::EdgeLoop;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;
-pub use engine::{ExportId, FileSend, Part, Remote, Watch};
-pub(crate) use engine::{ListenEnd, Op, Short};
+pub use engine::{ExportId, FileSend, Part, RecvAtOnce, Remote, Watch};
+pub(crate) use engine::{ListenEnd, Op, Ringer, Short};
 pub(crate) use engine::{OwnTicket, Posting, Ticket};
 pub use error::Error;
 pub use event::{Bufs, EventKind, Guest, RawEvent, Readiness, Untaken};

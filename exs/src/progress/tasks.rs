@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::context::Context;
-use super::engine::{SockId, TaskRun};
+use super::engine::{SockId, StreamRun};
 use super::event::RawEvent;
 use super::queue::{QueueCore, Want};
 use crate::sys::SharedStream;
@@ -32,14 +32,14 @@ impl Context {
         let mut engine = self.lock();
         let now = self.clock.now_locked(None);
         engine.delivery.catch_for(queue);
-        let run = engine.run_for_task(id, now);
+        let run = engine.run_left(id, now);
         engine.delivery.hand_over(queue, want);
         match run {
-            TaskRun::Calm => self.finish_idle(engine),
-            TaskRun::Stays | TaskRun::Ended => {
+            StreamRun::Calm => self.finish_idle(engine),
+            StreamRun::Stays | StreamRun::Ended => {
                 self.finish(engine, None);
             }
         }
-        run != TaskRun::Ended
+        run != StreamRun::Ended
     }
 }

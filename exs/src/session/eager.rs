@@ -12,6 +12,7 @@
 //! saves the caller a `drive`.
 
 use crate::ids::Outcome;
+use crate::mem::Segment;
 use crate::rnic::{EagerSend, HEAD};
 use crate::stream::EagerTarget;
 use crate::sys::IoVec as Bytes;
@@ -24,7 +25,7 @@ use super::proto::Proto;
 use super::receiver::{RecvEnd, count_copy};
 use super::rx::{MessageBytes, index};
 use super::types::count;
-use super::{Buf, Done, IoVec, Port, SendSource, Session};
+use super::{Done, IoVec, Port, SendSource, Session};
 
 // The header that the port asks for is a header of this protocol.
 const _: () = assert!(MAX_HEADER == HEAD);
@@ -192,13 +193,13 @@ impl Session {
     /// caller must do. The operation is over without a [`Done`]. None: nothing has happened, and the
     /// receive must be posted.
     #[inline]
-    pub fn try_recv_eager(&mut self, buf: &Buf, waitall: bool) -> Option<(u64, After)> {
+    pub fn try_recv_eager(&mut self, memory: &Segment, waitall: bool) -> Option<(u64, After)> {
         if !self.life.is_open() || self.life.recv_is_shut() || !self.done.is_empty() {
             return None;
         }
         let proto = self.proto.as_mut()?;
-        let pieces = proto.try_take(buf.seg.len() as u64, waitall)?;
-        let len = self.ring.copy_pieces(pieces, buf);
+        let pieces = proto.try_take(memory.len() as u64, waitall)?;
+        let len = self.ring.copy_pieces(pieces, memory);
         count_copy(&mut self.counters, len);
         self.counters.recvs += 1;
         // An idle ring goes when the data in it have been read.

@@ -80,12 +80,12 @@ impl LocalRing {
     /// Copies pieces of the ring to the beginning of a buffer. Returns the bytes. The ring must be
     /// there.
     #[inline]
-    pub(super) fn copy_pieces(&self, pieces: [(u32, u32); 2], buf: &Buf) -> u64 {
+    pub(super) fn copy_pieces(&self, pieces: [(u32, u32); 2], memory: &Segment) -> u64 {
         let Some(ring) = &self.0 else { return 0 };
         let mut at = 0;
         for (from, len) in pieces {
             if len > 0 {
-                ring.buf.seg.copy_to(index(from), &buf.seg, at, index(len));
+                ring.buf.seg.copy_to(index(from), memory, at, index(len));
                 at += index(len);
             }
         }
@@ -140,7 +140,7 @@ mod tests {
         ring.stash((MessageBytes::Copy(b"-abcde"), 1), 6, 5);
         assert_eq!(bytes(&memory), b"cde\0\0\0ab");
         let (_, first, rest) = ring.range(6, 5).unwrap();
-        assert_eq!(ring.copy_pieces([(6, first), (0, rest)], &out), 5);
+        assert_eq!(ring.copy_pieces([(6, first), (0, rest)], &out.seg), 5);
         assert_eq!(bytes(&out), b"abcde");
     }
 
@@ -149,7 +149,7 @@ mod tests {
         let (mut ring, out) = (LocalRing::default(), buf(4));
         ring.stash((MessageBytes::Copy(b"abcd"), 0), 0, 4);
         assert!(!ring.exists() && ring.range(0, 4).is_none());
-        assert_eq!(ring.copy_pieces([(0, 4), (0, 0)], &out), 0);
+        assert_eq!(ring.copy_pieces([(0, 4), (0, 0)], &out.seg), 0);
         assert_eq!(bytes(&out), [0; 4]);
     }
 }

@@ -68,6 +68,7 @@ mod holder;
 mod hosts;
 mod inspect;
 mod kernel;
+mod left;
 mod life;
 mod listen;
 mod memory;
@@ -119,18 +120,20 @@ pub(super) use self::devices::{DeviceSet, Verbs};
 pub(super) use self::figures::add as add_counters;
 pub(super) use self::inspect::{ListenerFigures, SocketFigures};
 pub(super) use self::kernel::KERNEL_TOKENS;
+#[cfg(feature = "tokio")]
+pub(super) use self::left::StreamRun;
 pub use self::onesided::{ExportId, Remote};
 pub(super) use self::outlook::{Outlook, ShownOutlook};
 pub use self::parts::Part;
 pub(crate) use self::parts::Short;
+pub use self::polled::RecvAtOnce;
+pub(crate) use self::polled::Ringer;
 pub use self::post::FileSend;
 pub(crate) use self::post::{OwnTicket, Ticket};
 pub(super) use self::released::Released;
 pub use self::sockets::SockId;
 pub(super) use self::spread::Parcel;
 pub(super) use self::tally::{DeviceTotals, ShardTotals};
-#[cfg(feature = "tokio")]
-pub(super) use self::tasks::TaskRun;
 pub use self::watch::Watch;
 
 /// The rounds of `settle` before the thread releases the lock for a moment.

@@ -1,31 +1,104 @@
 //! Connections whose descriptors the program polls.
 //!
 //! A program that polls the descriptors of sockets, and receives without waiting, needs no other
-//! thread where the peer can make such a descriptor readable itself (`Rnic::sleep_polled`). Each
-//! receive takes what has come on its connection, and announces the program's sleep. Between two
-//! receives the connection is out of the reactor, as one that an attending thread has left
-//! (`attend`): the sweep returns it if the program does not come. The peer makes the descriptor
-//! readable for eager messages only. It wakes the leader for anything else, so the leader shows
-//! the ends of the connection as always.
+//! thread in two cases. Each receive takes what has come on its connection. Between two receives the
+//! connection is out of the reactor, as one that an attending thread has left (`attend`): the sweep
+//! returns it if the program does not come.
+//!
+//! - The peer can make a descriptor readable itself (`Rnic::sleep_polled`). Each receive then
+//!   announces the program's sleep. The peer makes the descriptor readable for eager messages only.
+//!   It wakes the leader for anything else, so the leader shows the ends of the connection as
+//!   always.
+//! - The program polls the connection's own stream (`Rnic::lend_stream`). Each receive reads the
+//!   stream until it has nothing more.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use super::attend::LeftBy;
-use super::sock::State;
+use super::sock::{Sock, State};
 use super::{Engine, SockId};
-use crate::progress::call::Ringing;
+use crate::mem::Buffer;
+use crate::progress::call::{Call, Ringing};
 use crate::rnic::{Attended, AttendedEnd, PolledSleep, Qp, Ready};
+use crate::session::{After, Standing};
+use crate::sys::SharedStream;
 use crate::time::Time;
 
 /// How often a receive looks again at a connection on which data come all the time, before it
 /// leaves the connection to the leader.
 const LOOKS: u32 = 4;
 
+/// What can make a descriptor that the program polls readable when data come on a connection.
+pub(crate) enum Ringer {
+    /// Nothing: a leader shows the data.
+    Nothing,
+    /// The peer, at the end of a socket pair.
+    Peer,
+    /// The kernel, at this stream.
+    Stream(Arc<SharedStream>),
+}
+
+/// The outcome of a receive that does not wait, and posts no operation.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum RecvAtOnce {
+    /// It has taken bytes.
+    Took {
+        /// How many.
+        bytes: u64,
+        /// As [`polled`](crate::__ffi::polled) returns, for the end that the call has named.
+        rings: Option<u32>,
+        /// What the descriptor must show now.
+        standing: Standing,
+    },
+    /// There is nothing to receive.
+    WouldWait {
+        /// As above.
+        rings: Option<u32>,
+    },
+    /// The receive must be posted.
+    Declined,
+}
+
 impl Engine {
-    /// Takes what has come on a connection that is out of the reactor, for a receive that does not
-    /// wait.
+    /// What can ring for the program when data come on a connection. None: the connection is not
+    /// there. With a stream, the program polls it from now on.
+    pub(crate) fn rung_by(&mut self, id: SockId) -> Option<Ringer> {
+        let s = self.sockets.get(id).filter(|s| s.state == State::Open && s.watch.is_some())?;
+        let (device, qp) = (s.place.device, s.qp?);
+        if self.devices[device].rnic.can_sleep_polled(qp) {
+            return Some(Ringer::Peer);
+        }
+        let Some(stream) = self.attendances().lend_stream(id) else { return Some(Ringer::Nothing) };
+        if let Ok(Sock { watch: Some(watch), .. }) = self.sockets.find(id) {
+            watch.polls_stream = true;
+        }
+        Some(Ringer::Stream(stream))
+    }
+
+    /// The program polls the connection no longer: a leader looks after it.
+    pub(crate) fn end_polling(&mut self, id: SockId) {
+        if let Ok(Sock { watch: Some(watch), .. }) = self.sockets.find(id) {
+            watch.polls_stream = false;
+            self.attendances().end_left(id);
+        }
+    }
+
+    /// Takes what has come on a connection that the program polls, for a receive that does not wait.
     pub(crate) fn fetch_polled(&mut self, id: SockId, now: impl FnOnce() -> Time) {
-        if self.sockets.was_attended(id) && self.attendances().peek(id) == Some(Attended::Ready) {
+        let Some(s) = self.sockets.get(id) else { return };
+        if s.watch.as_ref().is_some_and(|watch| watch.polls_stream) {
+            let now = now();
+            if self.sockets.was_attended(id)
+                || self.only_receives(id)
+                    && self.attendances().leave_to_program(id, LeftBy::Loop, now)
+            {
+                self.run_left(id, now);
+            }
+        } else if self.sockets.was_attended(id)
+            && self.attendances().peek(id) == Some(Attended::Ready)
+        {
             let now = now();
             self.run_attended(id, AttendedEnd::Ready(Ready::default()), now);
             if self.attendances().peek(id) == Some(Attended::Ready) {
@@ -33,6 +106,39 @@ impl Engine {
                 self.more |= self.run(now, false, Ringing::AtOnce);
             }
         }
+    }
+
+    /// Takes small data that have come, for a receive that does not wait, and announces the program's
+    /// sleep at the other end of `end`, if the program may sleep there.
+    pub(crate) fn recv_at_once(
+        &mut self,
+        id: SockId,
+        buffer: &Buffer,
+        end: Option<BorrowedFd<'_>>,
+        call: &mut Call<'_>,
+    ) -> RecvAtOnce {
+        self.fetch_polled(id, || call.now());
+        let took = match self.take_at_once(id, buffer, call) {
+            None if !self.sockets.recv_would_wait(id) => return RecvAtOnce::Declined,
+            took => took,
+        };
+        let rings = end.and_then(|end| self.polled(id, Some(end), call.now()));
+        let standing = self.sockets.standing_of(id);
+        match took {
+            Some(bytes) => RecvAtOnce::Took { bytes, rings, standing },
+            None => RecvAtOnce::WouldWait { rings },
+        }
+    }
+
+    /// Takes what the receiver holds, if it fills the buffer without an operation.
+    fn take_at_once(&mut self, id: SockId, buffer: &Buffer, call: &mut Call<'_>) -> Option<u64> {
+        let s = self.sockets.get_mut(id).filter(|s| s.polls.is_empty())?;
+        let (bytes, after) = s.open_session().ok()?.try_recv_eager(&buffer.segment(), false)?;
+        match after {
+            After::Settled => call.pass(),
+            After::NeedsDrive => self.sockets.mark(id.index),
+        }
+        Some(bytes)
     }
 
     /// Announces the sleep of the program, which polls the other end of the socket pair of `end`. If

@@ -154,7 +154,7 @@ impl Engine {
             // A descriptor or a poll must learn that the bytes are gone.
             if !flags.peek
                 && watched == (false, false)
-                && let Some((bytes, after)) = session.try_recv_eager(&buf, flags.waitall)
+                && let Some((bytes, after)) = session.try_recv_eager(&buf.seg, flags.waitall)
             {
                 let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Recv, bufs);
                 (event.bytes, event.total) = (bytes, bytes);

@@ -38,6 +38,8 @@ pub(super) struct Watched {
     /// The state that the watch has read last.
     seen: Standing,
     listing: Listing,
+    /// The program polls the stream of the connection beside the descriptor (`polled`).
+    pub(super) polls_stream: bool,
 }
 
 impl Watched {
@@ -68,7 +70,8 @@ impl Engine {
         self.attendances().end_left(id);
         if let Ok(s) = self.sockets.find(id) {
             let seen = Standing::default();
-            s.watch = watch.map(|watch| Box::new(Watched { watch, seen, listing: Listing::Off }));
+            let (listing, polls_stream) = (Listing::Off, false);
+            s.watch = watch.map(|watch| Box::new(Watched { watch, seen, listing, polls_stream }));
         }
     }
 
