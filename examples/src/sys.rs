@@ -53,6 +53,7 @@ unsafe extern "C" {
         ahandle: usize,
         mhandle: c_int,
     ) -> c_int;
+    fn exs_epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
     fn exs_recv(
         fd: c_int,
         buf: *mut c_void,
@@ -169,6 +170,17 @@ impl Descriptor {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// Registers it in an epoll set, which reports `data`. Programs wait in epoll_wait(2).
+    ///
+    /// # Errors
+    /// What the C library sets errno to.
+    pub fn watch(&self, epoll: BorrowedFd<'_>, data: u64, events: u32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: data };
+        let (epoll, op) = (epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        // SAFETY: the event outlives the call.
+        checked(unsafe { exs_epoll_ctl(epoll, op, self.fd(), &raw mut event) }).map(|_| ())
     }
 
     /// Sends what there is room for; returns how much.

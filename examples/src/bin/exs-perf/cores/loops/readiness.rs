@@ -29,6 +29,8 @@ pub(super) trait Accepts: AsFd {
 pub(super) trait Stream: AsFd + Sized {
     /// Begins a connection; true if it is there already.
     fn dial(to: SocketAddr) -> io::Result<(Self, bool)>;
+    /// Registers it in an epoll set.
+    fn watch(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()>;
     /// The outcome of a connection that was begun, once its descriptor is writable.
     fn connected(&self) -> io::Result<()>;
     fn receive(&mut self, bytes: &mut [u8]) -> io::Result<usize>;
@@ -65,6 +67,10 @@ impl Stream for TcpStream {
         Ok((stream, at_once))
     }
 
+    fn watch(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()> {
+        Ok(epoll::add(epoll, self, epoll::EventData::new_u64(id as u64), flags)?)
+    }
+
     fn connected(&self) -> io::Result<()> {
         self.take_error()?.map_or(Ok(()), Err)
     }
@@ -89,6 +95,10 @@ impl Accepts for Descriptor {
 impl Stream for Descriptor {
     fn dial(to: SocketAddr) -> io::Result<(Descriptor, bool)> {
         Descriptor::connect(to).map(|fd| (fd, true))
+    }
+
+    fn watch(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()> {
+        Descriptor::watch(self, epoll.as_fd(), id as u64, flags.bits())
     }
 
     fn connected(&self) -> io::Result<()> {
@@ -162,8 +172,7 @@ impl<'a, L: Accepts> Readiness<'a, L> {
             Stage::Connecting => epoll::EventFlags::OUT,
             Stage::Open | Stage::Ended => epoll::EventFlags::IN,
         };
-        epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(id as u64), flags)
-            .during("epoll")?;
+        stream.watch(&self.epoll, id, flags).during("epoll")?;
         self.connections[id] = Some(Connection { stream, got: 0, stage });
         Ok(id)
     }
