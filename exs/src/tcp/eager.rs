@@ -6,6 +6,7 @@
 //! anything else is read.
 
 use super::SoftRnic;
+use super::link::SoftLink;
 use crate::driver::{Conn, LinkOwner, SOURCES_PER_TURN, Source};
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp};
 use crate::sys::IoVec;
@@ -46,7 +47,10 @@ impl SoftRnic {
         if self.parts.unparsed.is_none() {
             let ready = self.turns.ready.len().min(SOURCES_PER_TURN);
             (0..ready).any(|at| match self.turns.ready[at] {
-                Source::Link(id) => self.read_eager(id),
+                // Most links were read before, and keep their place until their turn.
+                Source::Link(id) => {
+                    self.links.get(id).is_ok_and(SoftLink::may_read) && self.read_eager(id)
+                }
                 _ => false,
             });
         }

@@ -139,7 +139,7 @@ impl SoftLink {
     }
 
     /// True if there may be bytes, and no thread that attends the link reads them.
-    fn may_read(&self) -> bool {
+    pub(super) fn may_read(&self) -> bool {
         self.ready.readable && !self.attendant.reads
     }
 
