@@ -20,7 +20,27 @@ pub(super) struct UnparsedBytes {
     pub(super) end: usize,
 }
 
+impl SoftLink {
+    /// True if nothing can be read, nothing must leave, and nothing waits to be reported.
+    fn is_at_rest(&self) -> bool {
+        let input = self.ready.readable || self.ready.hup || self.base.stalled;
+        let output = self.outbound.doorbell_rung || self.engine.owes();
+        let watch = self.short_write.cut || self.lacks_watch();
+        // The engine neither holds a part of a message nor has completions or events, and its
+        // connection is open.
+        !input && !output && !watch && self.engine.can_recv_eager()
+    }
+}
+
 impl SoftRnic {
+    /// True if the turn of a link would find nothing. Mostly the link became ready since messages came,
+    /// which were all taken out as eager ones.
+    pub(super) fn needs_no_turn(&self, id: u32) -> bool {
+        let Ok(link) = self.links.get(id) else { return false };
+        let LinkOwner::Qp(qp) = link.base.owner else { return false };
+        link.is_at_rest() && self.qps.get(qp).is_ok_and(|pair| pair.own.files.is_none())
+    }
+
     /// Sends an eager message (`Rnic::try_send_eager`).
     pub(super) fn try_send_eager(
         &mut self,

@@ -168,6 +168,9 @@ impl SoftRnic {
     pub(super) fn serve_link(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         (link.base.queued, link.idle) = (false, false);
+        if self.needs_no_turn(id) {
+            return;
+        }
         let received = self.read_link(id);
         let written = self.write_link(id);
         if received.more || written {
