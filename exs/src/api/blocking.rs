@@ -214,7 +214,10 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// If the connection is over, or time is up. The bytes that left before stay sent.
     pub fn send(&self, bytes: &[u8]) -> Result<usize, Error> {
-        self.send_event(bytes)?.into_result()
+        match self.socket.sends_few_at_once(bytes) {
+            true => Ok(bytes.len()),
+            false => self.send_event(bytes)?.into_result(),
+        }
     }
 
     pub(super) fn send_event(&self, bytes: &[u8]) -> Result<Event, Error> {

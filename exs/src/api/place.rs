@@ -207,7 +207,8 @@ pub fn end_polling_at_end(socket: &Socket) {
 /// # Ok::<(), exs::Error>(())
 /// ```
 pub fn send_at_once(socket: &Socket, buffer: &Buffer) -> bool {
-    socket.send_at_once(buffer)
+    // The thread that calls may sleep next, and rings no doorbell after that.
+    socket.send_at_once(&buffer.io_vec(), false)
 }
 
 /// Receives into the buffer's window what has come, for a call that does not wait, if that completes at

@@ -8,10 +8,15 @@ use super::{Blocking, Counters, EventQueue, Token};
 use crate::mem::Buffer;
 use crate::progress::Ticket;
 use crate::progress::{
-    Error, Options, Readiness, RecvAtOnce, Route, SocketHandle, Standing, Watch,
+    Error, Options, Readiness, RecvAtOnce, Route, SocketHandle, Standing, Watch, note_service,
     shard_of_new_socket,
 };
+use crate::sys::IoVec;
 use crate::wire::exs::SocketKind;
+
+/// The most bytes of a blocking send that is first tried without an operation. Most longer sends need
+/// one.
+const FEW: usize = 4 << 10;
 
 /// What a socket carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -328,9 +333,20 @@ impl Socket {
         self.handle.call(|e, id, now| e.polled(id, end, now))
     }
 
-    /// Sends a buffer if that completes at once.
-    pub(super) fn send_at_once(&self, buffer: &Buffer) -> bool {
-        self.handle.send_at_once(buffer)
+    /// Sends bytes if that completes at once. `may_share`: the thread is not known to sleep next, so
+    /// sends of a burst may leave together.
+    pub(super) fn send_at_once(&self, payload: &IoVec<'_>, may_share: bool) -> bool {
+        self.handle.send_at_once(payload, may_share)
+    }
+
+    /// Sends few bytes for a call that blocks, without an operation. False if something is in the way:
+    /// then nothing was sent.
+    pub(super) fn sends_few_at_once(&self, bytes: &[u8]) -> bool {
+        let sent = bytes.len() <= FEW && self.send_at_once(&IoVec::new(bytes), true);
+        if sent {
+            note_service();
+        }
+        sent
     }
 
     /// Receives small data that have come, for a call that does not wait.

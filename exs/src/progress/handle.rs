@@ -17,7 +17,7 @@ use super::engine::{Engine, RecvAtOnce, SockId};
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
 use crate::mem::Buffer;
-use crate::sys::ProcessLock;
+use crate::sys::{IoVec, ProcessLock};
 use crate::time::Time;
 
 /// Whether the program has taken a connection that an accept brought. The engine keeps a copy,
@@ -147,9 +147,11 @@ impl SocketHandle {
         }
     }
 
-    /// Sends a buffer if that completes at once.
-    pub(crate) fn send_at_once(&self, buffer: &Buffer) -> bool {
-        self.enter(Entry::Call, |engine, id, call| engine.send_at_once(id, buffer, call))
+    /// Sends bytes if that completes at once (`Engine::send_at_once`).
+    pub(crate) fn send_at_once(&self, payload: &IoVec<'_>, may_share: bool) -> bool {
+        self.enter(Entry::Call, |engine, id, call| {
+            engine.send_at_once(id, payload, may_share, call)
+        })
     }
 
     /// Takes small data that have come, for a receive that does not wait.

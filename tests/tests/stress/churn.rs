@@ -154,8 +154,11 @@ pub(crate) fn starve() {
     std::thread::scope(|s| {
         let missing = s.spawn(|| server.blocking().recv(&mut [0; 1])).join().unwrap();
         assert_eq!(missing.unwrap_err().errno(), libc::EMFILE);
-        let missing = s.spawn(|| client.blocking().send(&[0; 1])).join().unwrap();
+        let missing = s.spawn(|| client.blocking().send(&[0; 8192])).join().unwrap();
         assert_eq!(missing.unwrap_err().errno(), libc::EMFILE);
+        // Few bytes leave without a wait.
+        let sent = s.spawn(|| client.blocking().send(&[0; 1])).join().unwrap();
+        assert_eq!(sent.unwrap(), 1);
     });
     let other = Socket::stream().unwrap();
     assert_eq!(other.blocking().connect(addr).unwrap_err().errno(), libc::EMFILE);

@@ -114,20 +114,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends a buffer with few bytes, for a call that needs no event. False if that does not complete
-    /// at once: then nothing was sent.
+    /// Sends few bytes, for a call that needs no event. False if that does not complete at once: then
+    /// nothing was sent. `may_share`: the doorbell may wait for others of a burst.
     pub(crate) fn send_at_once(
         &mut self,
         id: SockId,
-        buffer: &Buffer,
+        payload: &IoVec<'_>,
+        may_share: bool,
         call: &mut Call<'_>,
     ) -> bool {
         let Some(s) = self.sockets.get_mut(id) else { return false };
         let (d, _) = self.devices.with_room(s.place.device);
-        match hand_over_eager(s, d, &buffer.io_vec()) {
+        match hand_over_eager(s, d, payload) {
             EagerSend::Declined | EagerSend::NoRoom => return false,
             EagerSend::Sent => {}
-            // The thread that calls may sleep next, and rings no doorbell after that.
+            EagerSend::Batched if may_share => self.ring_for(id.index, payload.len(), true, call),
             EagerSend::Batched => self.ring_now(id.index, true, call),
         }
         call.pass();
