@@ -268,21 +268,27 @@ impl Context {
         if let Some(outlook) = engine.changed_outlook() {
             self.show_outlook(outlook);
         }
+        if let Some(me) = me {
+            engine.delivery.excuse(me);
+        }
+        // If another thread sleeps in the reactor, work that this turn began must wake that thread,
+        // too.
+        let asleep = self.asleep_until.load(Ordering::SeqCst);
+        let hurry = asleep != u64::MAX && engine.must_wake_sleeper(Time::from_nanos(asleep));
         // The usual case: the call concerns no thread but this one.
-        if engine.delivery.is_quiet() && self.asleep_until.load(Ordering::SeqCst) == u64::MAX {
+        if !hurry && engine.delivery.is_quiet() {
             return false;
         }
-        self.wake_others(engine, me)
+        self.wake_others(engine, hurry)
     }
 
     /// As `finish`, for a thread that has left nothing for which a thread in the reactor must wake.
     #[cfg(feature = "tokio")]
     pub(super) fn finish_idle(&self, mut engine: MutexGuard<'_, Engine>) {
-        if let Some(outlook) = engine.changed_outlook() {
-            self.show_outlook(outlook);
-        }
         if !engine.delivery.is_quiet() {
-            self.wake_others(engine, None);
+            self.finish(engine, None);
+        } else if let Some(outlook) = engine.changed_outlook() {
+            self.show_outlook(outlook);
         }
     }
 
@@ -292,17 +298,11 @@ impl Context {
         self.outlook.show(outlook);
     }
 
+    /// Releases the lock, and wakes the threads that the engine has listed. With `hurry`, also wakes
+    /// the thread that sleeps in the reactor.
     #[inline(never)]
-    fn wake_others(&self, mut engine: MutexGuard<'_, Engine>, me: Option<&Waiter>) -> bool {
-        let wake = engine.delivery.take_waiters(me);
-        let asleep = self.asleep_until.load(Ordering::SeqCst);
-        // If another thread sleeps in the reactor, work that this turn began must wake that thread,
-        // too. A device may have had nothing to wait for when the thread fell asleep: no send was
-        // under way, or a link did not exist yet. So the engine asks the devices once more.
-        let hurry = asleep != u64::MAX
-            && (engine.devices.prepare_sleep()
-                || engine.wants_run()
-                || engine.next_deadline().is_some_and(|t| t.as_nanos() < asleep));
+    fn wake_others(&self, mut engine: MutexGuard<'_, Engine>, hurry: bool) -> bool {
+        let wake = engine.delivery.take_waiters();
         let show = self.due_news(&mut engine);
         drop(engine);
         let mut others = false;

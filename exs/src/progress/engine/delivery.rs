@@ -151,14 +151,15 @@ impl Delivery {
         self.news.has_any()
     }
 
-    /// Takes the threads to wake, except `me`, which is awake.
-    pub(in crate::progress) fn take_waiters(&mut self, me: Option<&Waiter>) -> Vec<Arc<Waiter>> {
-        self.wake.retain(|w| me.is_none_or(|me| !std::ptr::eq(me, &**w)));
-        // Usually no thread is left. Then the list keeps its memory.
-        match self.wake.is_empty() {
-            true => Vec::new(),
-            false => std::mem::take(&mut self.wake),
-        }
+    /// The thread of `me` is awake, and needs no signal.
+    pub(in crate::progress) fn excuse(&mut self, me: &Waiter) {
+        // The list keeps its memory, as usually no other thread is there.
+        self.wake.retain(|w| !std::ptr::eq(me, &**w));
+    }
+
+    /// Takes the threads to wake.
+    pub(in crate::progress) fn take_waiters(&mut self) -> Vec<Arc<Waiter>> {
+        std::mem::take(&mut self.wake)
     }
 
     /// True, once, if an event has made a descriptor readable that the program polls.
@@ -255,10 +256,10 @@ mod tests {
         assert!(d.is_quiet());
         d.deliver(&mine, event(1));
         assert!(!d.is_quiet());
-        assert!(d.take_waiters(Some(&me)).is_empty(), "the caller is awake");
-        assert!(d.is_quiet());
+        d.excuse(&me);
+        assert!(d.is_quiet(), "the caller is awake");
         d.wake(Arc::clone(&me));
-        assert_eq!(d.take_waiters(None).len(), 1);
+        assert_eq!(d.take_waiters().len(), 1);
         assert!(d.is_quiet());
         mine.delist(&me);
     }

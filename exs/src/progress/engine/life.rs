@@ -46,6 +46,22 @@ impl Engine {
         own.chain(self.devices.next_timeout()).min()
     }
 
+    /// True if the thread that sleeps in the reactor until `end` must wake: there is something to do, or
+    /// a deadline before that.
+    #[inline(never)]
+    pub(in crate::progress) fn must_wake_sleeper(&mut self, end: Time) -> bool {
+        // A device may have had nothing to wait for when the thread fell asleep: no send was under way,
+        // or a link did not exist yet. So the engine asks the devices once more.
+        if self.devices.prepare_sleep() || self.wants_run() {
+            return true;
+        }
+        let before = |deadline: Option<Time>| deadline.is_some_and(|t| t < end);
+        before(self.timers.next())
+            || before(self.sweeps.next())
+            || before(self.plain.next_timeout())
+            || before(self.devices.next_timeout())
+    }
+
     // ---- ends ----------------------------------------------------------------
 
     /// Handles the work that other threads have left. Returns start-ups that listeners of other shards
