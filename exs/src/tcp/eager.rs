@@ -65,14 +65,11 @@ impl SoftRnic {
     /// Takes an eager message out of what was read, or can be read (`Rnic::next_eager`).
     pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
         if self.parts.unparsed.is_none() {
-            let ready = self.turns.ready.len().min(SOURCES_PER_TURN);
-            (0..ready).any(|at| match self.turns.ready[at] {
-                // Most links were read before, and keep their place until their turn.
-                Source::Link(id) => {
-                    self.links.get(id).is_ok_and(SoftLink::may_read) && self.read_eager(id)
-                }
-                _ => false,
-            });
+            // Links that were read keep their places until their turns. So the look for the next one
+            // begins where the last one ended.
+            let (ready, last) = (self.turns.ready.len().min(SOURCES_PER_TURN), self.parts.read_at);
+            let mut places = (0..ready).map(|n| (last + n) % ready);
+            self.parts.read_at = places.find(|at| self.read_ready(*at)).unwrap_or(0);
         }
         let taken = self.parse_eager(out).or_else(|| {
             // A read mostly ends in the middle of a message if there is more to read.
@@ -83,6 +80,16 @@ impl SoftRnic {
             self.deliver_unparsed();
         }
         taken
+    }
+
+    /// Reads ahead on the ready source at this place, if it is a link that may have bytes.
+    fn read_ready(&mut self, at: usize) -> bool {
+        match self.turns.ready[at] {
+            Source::Link(id) => {
+                self.links.get(id).is_ok_and(SoftLink::may_read) && self.read_eager(id)
+            }
+            _ => false,
+        }
     }
 
     /// Reads the rest of an incomplete message, if all of it fits into `room` bytes. True if bytes

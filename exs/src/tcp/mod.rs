@@ -64,6 +64,8 @@ pub struct SoftParts {
     lookahead: Box<[u8]>,
     /// Bytes in `lookahead` that were read and not handled; None: there are none.
     unparsed: Option<eager::UnparsedBytes>,
+    /// The place of the link on the ready list that was read ahead last.
+    read_at: usize,
     tx_pool: TxPool,
     file_pool: files::FileBufferPool,
 }
@@ -80,6 +82,7 @@ impl SoftRnic {
             sweep: serve::Sweep::default(),
             lookahead: vec![0; link::LOOKAHEAD].into_boxed_slice(),
             unparsed: None,
+            read_at: 0,
             tx_pool: TxPool::default(),
             file_pool: files::FileBufferPool::default(),
         };
