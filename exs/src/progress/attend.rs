@@ -120,6 +120,7 @@ impl Context {
         let mut how = wait.block();
         loop {
             let now = self.clock.now_locked(None);
+            let runs = turn || slept.is_some();
             match slept.take() {
                 Some(Slept::Ready(ready)) => {
                     engine.run_attended(id, AttendedEnd::Ready(ready), now);
@@ -148,7 +149,12 @@ impl Context {
             if sleep.is_none() {
                 engine.attendances().end(id);
             }
-            self.finish(engine, Some(waiter));
+            if runs || sleep.is_none() {
+                self.finish(engine, Some(waiter));
+            } else {
+                // So far the thread has only announced its sleep.
+                self.finish_idle(engine);
+            }
             match sleep {
                 None => return Ok(Awaited::CannotAttend),
                 // The thread must sleep where others can wake it.

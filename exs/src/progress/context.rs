@@ -283,7 +283,7 @@ impl Context {
     }
 
     /// As `finish`, for a thread that has left nothing for which a thread in the reactor must wake.
-    #[cfg(feature = "tokio")]
+    #[inline]
     pub(super) fn finish_idle(&self, mut engine: MutexGuard<'_, Engine>) {
         if !engine.delivery.is_quiet() {
             self.finish(engine, None);
