@@ -127,8 +127,8 @@ fn a_group_takes_its_memory_with_it() {
         let mut got = vec![0; 1 << 16];
         client.blocking().recv_exact(&mut got).unwrap();
         ledger.wait_ok(send);
-        let small = ledger.post("send", |q, t| server.send(q, t, vec![1; 4000]));
-        client.blocking().recv_exact(&mut got[..4000]).unwrap();
+        let small = ledger.post("send", |q, t| server.send(q, t, vec![1; 200]));
+        client.blocking().recv_exact(&mut got[..200]).unwrap();
         ledger.wait_ok(small);
         ledger.finish();
         drop((client, server));

@@ -13,17 +13,25 @@
 //! never uses the number of a domain again, so a late completion or registration cannot mean
 //! another domain.
 
+use std::ops::Range;
+
 use super::device::map;
 use super::files::FilePool;
 use super::receives::Receives;
 use crate::mem::Access;
-use crate::rnic::{Pd, Rnic, RnicError};
+use crate::rnic::{Caps, Pd, Rnic, RnicError};
 use crate::session::Buf;
 
 /// The pools through which small unregistered memory travels: the number of pieces, and the bytes
-/// of each. Only devices that pin memory (`Caps::pins`) use the second pool, since registering
-/// costs much there.
-const BOUNCES: [(u32, usize); 2] = [(256, 4 << 10), (32, 64 << 10)];
+/// of each.
+const BOUNCES: [(u32, usize); 3] = [(4096, 256), (256, 4 << 10), (32, 64 << 10)];
+
+/// The pools that a device uses. Only devices that pin memory (`Caps::pins`) use the pool of the
+/// largest pieces, since registering costs much there. They do without that of the smallest ones,
+/// whose memory would be pinned, too.
+fn pools_of(caps: &Caps) -> Range<usize> {
+    if caps.pins { 1..3 } else { 0..2 }
+}
 
 /// A piece of a bounce pool: the index of the pool, and of the piece in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +83,7 @@ pub(super) struct Domain {
 /// The objects that the connections of a domain share.
 pub(super) struct Pools {
     pub(super) receives: Receives,
-    bounces: [Option<BouncePool>; 2],
+    bounces: [Option<BouncePool>; 3],
     pub(super) files: FilePool,
 }
 
@@ -108,7 +116,7 @@ impl Domain {
         if self.pools.is_none() {
             let receives = Receives::new(rnic, self.pd, self.id)?;
             self.pools =
-                Some(Pools { receives, bounces: [None, None], files: FilePool::default() });
+                Some(Pools { receives, bounces: [None, None, None], files: FilePool::default() });
         }
         Ok(())
     }
@@ -137,8 +145,7 @@ impl Domain {
         rnic: &mut dyn Rnic,
         len: usize,
     ) -> Result<Option<Piece>, RnicError> {
-        let pools = if rnic.caps().pins { 2 } else { 1 };
-        let fits = BOUNCES[..pools].iter().position(|(_, each)| len <= *each);
+        let fits = pools_of(rnic.caps()).find(|pool| len <= BOUNCES[*pool].1);
         let (Some(pool), Some(own)) = (fits, &mut self.pools) else { return Ok(None) };
         let (count, each) = BOUNCES[pool];
         let made = match &mut own.bounces[pool] {
