@@ -126,8 +126,9 @@ impl SoftRnic {
         match end {
             AttendedEnd::Ready(ready) => {
                 link.note_ready(ready);
-                // Mostly a message has come, and that is all.
-                if ready.hup || ready.writable || !self.read_eager(id) {
+                // Mostly a message has come, and that is all, or nothing has.
+                let calm = !ready.hup && !ready.writable;
+                if !calm || !self.read_eager(id) && !self.needs_no_turn(id) {
                     self.enqueue(Source::Link(id));
                 }
             }
