@@ -143,7 +143,6 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
 
 fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {
     let fd = answer.call.fd;
-    Arrivals::prepare(entry);
     let (got, sleeps) = receive(entry, memory, flags, fd);
     match sleeps {
         true => pollable::refresh_for_sleep(entry, fd, got.is_err()),
@@ -166,6 +165,7 @@ fn receive(entry: &Entry, memory: Memory, flags: c_int, fd: c_int) -> (Result<ex
     };
     let mut left = Some(memory);
     let ready = |left: &mut Option<Memory>| {
+        Arrivals::prepare(entry);
         let memory = left.take().unwrap_or(Memory::Many(Vec::new()));
         blocking::run(&entry.socket, now, |q| memory.post_ready(entry, q, flags, left))
     };
