@@ -8,11 +8,6 @@
 
 enum { WORLDS = TCP | EXS | EXSMSG };
 
-static void nonblocking(int fd)
-{
-    GIVES(0, exs_fcntl(fd, F_SETFL, O_NONBLOCK));
-}
-
 static int control(int ep, int op, int fd, unsigned events, uint64_t data)
 {
     struct epoll_event e;

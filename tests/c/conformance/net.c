@@ -119,6 +119,8 @@ struct pair connection(void)
     return p;
 }
 
+void nonblocking(int fd) { GIVES(0, exs_fcntl(fd, F_SETFL, O_NONBLOCK)); }
+
 void end_one(int fd) { GIVES(0, exs_close(fd, EXS_CLOSE_ABORT, BLOCK)); }
 
 void end(struct pair p)

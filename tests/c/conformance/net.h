@@ -28,6 +28,8 @@ struct pair {
 };
 
 struct pair connection(void);
+/* From now on its calls do not wait. */
+void nonblocking(int fd);
 /* Ends it at once, with whatever is in flight. */
 void end(struct pair p);
 void end_one(int fd);

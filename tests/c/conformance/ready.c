@@ -21,11 +21,6 @@ static int seen(int fd, int events, int timeout)
     return n ? p.revents : 0;
 }
 
-static void nonblocking(int fd)
-{
-    GIVES(0, exs_fcntl(fd, F_SETFL, O_NONBLOCK));
-}
-
 static void reset(int fd)
 {
     struct linger cut = {1, 0};
