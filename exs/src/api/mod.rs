@@ -16,6 +16,7 @@ mod connection;
 mod counters;
 pub mod error;
 mod event;
+mod event_loop;
 mod export;
 mod host;
 mod kernel;
@@ -33,7 +34,6 @@ mod transports;
 mod words;
 
 pub use crate::mem::{Atomics, Buffer, MemError, MemoryRegion};
-#[cfg(feature = "tokio")]
 pub(crate) use crate::progress::Driven;
 pub use crate::progress::{
     Candidate, DeviceInfo, Error, EventKind, Host, Interest, Options, Part, PathOptions, PortInfo,
@@ -48,6 +48,7 @@ pub use blocking::{Blocking, Packet};
 pub use completion::{Completion, Failed};
 pub use counters::{Counters, counters};
 pub use event::{Event, Token};
+pub use event_loop::LoopDriver;
 pub use export::{Export, RemoteBuffer, RemoteBufferError};
 pub use host::ToHost;
 pub use kernel::KernelSocket;

@@ -12,7 +12,7 @@ use crate::progress::{
     Awaited, Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags, Shard,
     shard_of_next_accept,
 };
-pub use crate::progress::{RecvAtOnce, Standing, Watch};
+pub use crate::progress::{LoopId, RecvAtOnce, Standing, Watch};
 
 /// A handle to the same queue whose operations carry a second name, which comes back
 /// with their events: for example which call it was, and where it stores its results.
@@ -157,6 +157,12 @@ pub fn watch(socket: &Socket, watch: Option<Arc<dyn Watch>>) {
 /// changes after this.
 pub fn standing(socket: &Socket) -> Standing {
     socket.standing()
+}
+
+/// As [`standing`], for a watch that keeps the state for an event loop and shows it nowhere
+/// ([`Watch::changed_in`]). If no call reads the state within 20 to 200 ms, the watch is called again.
+pub fn kept_standing(socket: &Socket) -> Standing {
+    socket.kept_standing()
 }
 
 /// The program polls the other end of `end`, the end of a socket pair of the type SOCK_SEQPACKET,

@@ -22,12 +22,13 @@ pub use super::batch::{Tagged as Posting, recv_batch, send_batch};
 #[cfg(any(test, feature = "internals"))]
 pub use super::place::is_attended;
 pub use super::place::{
-    FIRST_SHARD, Place, RecvAtOnce, Standing, Watch, accept_in_turn, cancel_but, cancel_on,
+    FIRST_SHARD, LoopId, Place, RecvAtOnce, Standing, Watch, accept_in_turn, cancel_but, cancel_on,
     dequeue_exact, dequeue_of, end_polling, end_polling_at_end, failure, found_nothing, inner_fd,
-    is_watched, keep_private_queue, polled, private_queue, recv_at_once, recv_ready, rung_by,
-    send_at_once, shard_of, shown_fd, standing, tag, tagged, take_accepted, take_descriptor, watch,
+    is_watched, keep_private_queue, kept_standing, polled, private_queue, recv_at_once, recv_ready,
+    rung_by, send_at_once, shard_of, shown_fd, standing, tag, tagged, take_accepted,
+    take_descriptor, watch,
 };
-pub use super::{AttendedStream, RungBy};
+pub use super::{AttendedStream, LoopDriver, RungBy};
 use super::{Export, Socket};
 use crate::mem::{Buffer, MemError, MemoryRegion, Region, Segment};
 use crate::progress::{Error, Rights};

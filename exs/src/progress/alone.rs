@@ -22,6 +22,8 @@ pub(super) struct Ticks<'a> {
     pub(super) ready: &'a dyn Fn() -> bool,
     /// True if the program relies on descriptors.
     pub(super) polls: &'a dyn Fn() -> bool,
+    /// True if an event loop keeps changes of sockets in memory. They are shown after some ticks.
+    pub(super) keeps: &'a dyn Fn() -> bool,
     /// Notes that a tick is over in which the background thread did not lead. The caller holds no
     /// lock.
     pub(super) ticked: &'a dyn Fn(),

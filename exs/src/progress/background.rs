@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::alone::Ticks;
 use super::companions::{self, Companions};
 use super::context::Context;
-use super::engine::{Parcel, SockId};
+use super::engine::{Parcel, SockId, Watch};
 use super::lead::Lead;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
@@ -72,17 +72,28 @@ impl Context {
     /// Shows changes of sockets on their descriptors. With `aged`, shows only changes that were due
     /// a tick ago and that no call has fetched since.
     pub(super) fn show_news(&self, aged: bool) {
-        if !self.has_news.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut engine = self.lock();
-        let due = engine.take_news(aged);
-        self.has_news.store(engine.delivery.has_news(), Ordering::Relaxed);
-        drop(engine);
+        let due = self.take_news(aged);
         if aged && !due.is_empty() {
             self.rely();
         }
         due.iter().for_each(|watch| watch.changed());
+    }
+
+    /// Takes the watches of the sockets with changes.
+    pub(super) fn take_news(&self, aged: bool) -> Vec<Arc<dyn Watch>> {
+        if !self.has_news.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut engine = self.lock();
+        let due = engine.take_news(aged);
+        self.has_news.store(engine.delivery.has_news(), Ordering::Relaxed);
+        due
+    }
+
+    /// The background thread has waited for a tick.
+    fn tick(&self) {
+        self.show_news(true);
+        self.show_kept(false);
     }
 
     /// Leads for some turns, which send what kernel sockets have kept. If another thread leads, this
@@ -137,8 +148,10 @@ impl Context {
                 arm: &|| self.arm_for_sleeper(),
                 ready: &|| self.is_due(),
                 polls: &|| self.reliance.polls(),
-                ticked: &|| self.show_news(true),
+                keeps: &|| self.keeps_news(),
+                ticked: &|| self.tick(),
             });
+            self.show_kept(true);
             // No thread of the program rang the doorbell, so this thread does.
             self.lock().plain.note_needless_batch();
             loop {

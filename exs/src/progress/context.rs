@@ -51,6 +51,8 @@ pub struct Context {
     pub(super) reliance: Reliance,
     /// Changes of sockets wait until a thread shows them on descriptors.
     pub(super) has_news: AtomicBool,
+    /// An event loop may keep changes of sockets in memory.
+    pub(super) has_kept: AtomicBool,
     pub(super) released: Arc<Released>,
     /// The deadline (ns) of the sleep that the leader has announced; `u64::MAX` while none is
     /// announced.
@@ -123,6 +125,7 @@ impl Context {
                 drive,
                 reliance: Reliance::default(),
                 has_news: AtomicBool::new(false),
+                has_kept: AtomicBool::new(false),
                 released,
                 asleep_until: AtomicU64::new(u64::MAX),
                 outlook: ShownOutlook::default(),

@@ -132,7 +132,7 @@ impl Context {
         Some(set)
     }
 
-    fn arm_or_wake(&self) {
+    pub(super) fn arm_or_wake(&self) {
         if !self.arm() {
             // The wake-up makes the descriptor readable, so that the program comes for the work.
             self.lead.wake();
@@ -219,7 +219,7 @@ impl Context {
         self.asleep_until.load(Ordering::SeqCst) <= self.now().as_nanos() || self.drive.is_ready()
     }
 
-    fn disarm(&self) -> bool {
+    pub(super) fn disarm(&self) -> bool {
         let armed = self.drive.armed.swap(false, Ordering::SeqCst);
         if armed {
             self.end_sleep();
@@ -271,18 +271,22 @@ impl Context {
     /// them, the caller takes them. With `ask`, the thread first asks the kernel what became ready.
     fn drive_turn(&self, queue: &QueueCore, min: usize, ask: bool) -> Result<Driven, Error> {
         queue.begin_quiet();
-        let led = self.lead_once(ask);
+        let led = self.lead_once(ask, || ());
         if queue.len() >= min {
             // Taking them ends the quiet.
             return Ok(Driven::Found { asked: matches!(led, Ok(true)) });
         }
         queue.end_quiet();
-        let led = led?;
+        Ok(self.arm_after(led?))
+    }
+
+    /// A turn has found nothing for the program: arms the shard. `led`: this thread has led.
+    pub(super) fn arm_after(&self, led: bool) -> Driven {
         let armed = self.arm();
         // A background thread or a companion that was asked to leave the lead may not have seen what
         // made the descriptor readable. It wakes the program when it leaves, if the shard is armed.
         let left = !led && self.lead.lead().is_free();
-        Ok(if armed && !left { Driven::Asleep } else { Driven::Again })
+        if armed && !left { Driven::Asleep } else { Driven::Again }
     }
 
     /// The background thread, or a companion, has left the lead. A program that asked for the lead
@@ -294,9 +298,9 @@ impl Context {
         }
     }
 
-    /// Leads for a turn. With `ask`, the thread first asks the kernel what became ready. False: another
-    /// thread leads.
-    fn lead_once(&self, ask: bool) -> Result<bool, Error> {
+    /// Leads for a turn. With `ask`, the thread first asks the kernel what became ready. It runs `then`
+    /// before it leaves the lead. False: another thread leads.
+    pub(super) fn lead_once(&self, ask: bool, then: impl FnOnce()) -> Result<bool, Error> {
         let Some(mut reactor) = self.lead.try_lead(false) else {
             self.turn(None, false, None);
             return Ok(false);
@@ -306,6 +310,7 @@ impl Context {
             false => self.poll_if_due(&mut reactor).map(drop),
         };
         self.turn(Some(&mut reactor), false, None);
+        then();
         self.lead.leave(reactor, None, (false, self.reliance.polls()));
         self.attention.note_lead(self.about_now());
         match asked {

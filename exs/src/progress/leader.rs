@@ -308,7 +308,7 @@ impl Leadership {
             seen = Some(st.turns);
             let led = quiet && st.reactor.is_none();
             (busy, still) = (if quiet { 0 } else { busy + 1 }, if led { still + 1 } else { 0 });
-            if still >= STEADY {
+            if still >= STEADY && !(ticks.keeps)() {
                 // The leader sleeps, so this thread can sleep until the leader wakes it. After
                 // fewer ticks this would not pay: a leader that comes and goes would wake this
                 // thread each time, with a system call and a switch of threads.
@@ -393,7 +393,7 @@ mod tests {
 
     fn ticks(at_work: &dyn Fn() -> bool) -> Ticks<'_> {
         let no = &|| false;
-        Ticks { at_work, armed: no, arm: no, ready: no, polls: no, ticked: &|| {} }
+        Ticks { at_work, armed: no, arm: no, ready: no, polls: no, keeps: no, ticked: &|| {} }
     }
 
     fn lead() -> Leadership {

@@ -40,6 +40,7 @@ mod edge_loop;
 mod engine;
 mod error;
 mod event;
+mod event_loop;
 mod exit;
 mod flags;
 mod handle;
@@ -72,13 +73,12 @@ pub use context::Context;
 #[cfg(any(test, feature = "internals"))]
 pub use devices::Devices;
 pub(crate) use devices::describe_transports;
-#[cfg(feature = "tokio")]
 pub(crate) use drive::Driven;
 #[cfg(all(test, feature = "tokio"))]
 pub(crate) use edge_loop::EdgeLoop;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;
-pub use engine::{ExportId, FileSend, Part, RecvAtOnce, Remote, Watch};
+pub use engine::{ExportId, FileSend, LoopId, Part, RecvAtOnce, Remote, Watch};
 pub(crate) use engine::{ListenEnd, Op, Ringer, Short};
 pub(crate) use engine::{OwnTicket, Posting, Ticket};
 pub use error::Error;

@@ -58,6 +58,16 @@ impl Reliance {
         self.count_against(WAIT);
     }
 
+    /// An event loop drives the shard, and waits for descriptors in EXS: the process is in the state
+    /// *waits*, whatever it did before.
+    #[inline]
+    pub(super) fn note_loop(&self) {
+        if self.polls() {
+            self.score.store(WAITS, Ordering::Relaxed);
+            self.polls.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// A thread looks for events without waiting.
     #[inline]
     pub(super) fn note_look(&self) {
@@ -122,6 +132,9 @@ mod tests {
         });
         assert!(!r.polls());
         assert!(!r.note_miss(), "now it takes more");
+        r.note_shown();
+        r.note_loop();
+        assert!(!r.polls() && !r.note_miss(), "a loop counts as many waits");
         (0..WAITS).for_each(|_| r.note_look());
         assert!(!r.polls());
     }

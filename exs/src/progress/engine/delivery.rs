@@ -151,6 +151,11 @@ impl Delivery {
         self.news.has_any()
     }
 
+    /// True if an event loop keeps changes in memory.
+    pub(in crate::progress) fn has_kept_news(&self) -> bool {
+        self.news.has_kept()
+    }
+
     /// The thread of `me` is awake, and needs no signal.
     pub(in crate::progress) fn excuse(&mut self, me: &Waiter) {
         // The list keeps its memory, as usually no other thread is there.

@@ -134,7 +134,7 @@ pub(super) use self::released::Released;
 pub use self::sockets::SockId;
 pub(super) use self::spread::Parcel;
 pub(super) use self::tally::{DeviceTotals, ShardTotals};
-pub use self::watch::Watch;
+pub use self::watch::{LoopId, Watch};
 
 /// The rounds of `settle` before the thread releases the lock for a moment.
 const ROUNDS: usize = 64;
