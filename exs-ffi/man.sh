@@ -52,6 +52,7 @@ BEGIN {
     about["exs_mregister_dmabuf"] = "register memory of another device"
     about["exs_counters"] = "figures to tune with"
     about["exs_epoll_ctl"] = "register a socket in an epoll set"
+    about["exs_epoll_wait"] = "wait for events of an epoll set with sockets"
     about["exs_offer_stats"] = "offer the figures of the process to readers"
 }
 function quote(s) {

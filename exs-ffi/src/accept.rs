@@ -120,7 +120,7 @@ fn accept_now(entry: &Entry, fd: c_int, prepared: Prepared) -> Result<c_int> {
     let accepted = exs::__ffi::take_accepted(&mut event);
     if accepted.is_none() {
         event.into_result()?;
-        exs::__ffi::found_nothing(&entry.socket);
+        pollable::found_nothing(entry);
         return Err(refusal(libc::EAGAIN));
     }
     debug_assert_ne!(patience, Patience::Deaf);

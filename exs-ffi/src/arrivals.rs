@@ -24,64 +24,21 @@
 //! arrivals, and takes neither of them after that. With the lock it only looks at the engine: a call that
 //! begins work may show the socket's changes, which takes these locks.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exs::__ffi::{self as raw, AttendedStream, ProcessLock, RungBy};
+use exs::__ffi::{self as raw, AttendedStream, LoopId, RungBy};
 
-use crate::error::{Fail, Result};
+use crate::epoll_set::EpollSet;
+use crate::error::Result;
+use crate::event_loop::LoopNote;
 use crate::pollable::RingEnd;
 use crate::sockets::Entry;
 
 /// Rings after which the messages of a pair are taken out. A few hundred fit.
 const MOST_RINGS: u32 = 16;
-
-/// An epoll set of the program, by a descriptor of the library's. A set that the program closes stays
-/// for as long as sockets are registered there.
-#[derive(Debug)]
-pub(crate) struct EpollSet(OwnedFd);
-
-/// The epoll sets of the program in which sockets are registered, by the program's numbers.
-static SETS: ProcessLock<Option<HashMap<c_int, Weak<EpollSet>>>> = ProcessLock::new(None);
-
-impl EpollSet {
-    /// Returns the epoll set that the number names.
-    pub(crate) fn of(number: c_int) -> Result<Arc<EpollSet>> {
-        let mut sets = SETS.lock();
-        let sets = sets.get_or_insert_default();
-        if let Some(set) = sets.get(&number).and_then(Weak::upgrade)
-            && set.is_named(number)
-        {
-            return Ok(set);
-        }
-        // SAFETY: takes no pointers.
-        let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
-        if copy < 0 {
-            return Err(Fail::os("fcntl"));
-        }
-        // SAFETY: just made, with no other owner.
-        let set = Arc::new(EpollSet(unsafe { OwnedFd::from_raw_fd(copy) }));
-        sets.retain(|_, set| set.strong_count() > 0);
-        sets.insert(number, Arc::downgrade(&set));
-        Ok(set)
-    }
-
-    /// Returns true if the number names this epoll set, as far as the kernel can say.
-    fn is_named(&self, number: c_int) -> bool {
-        raw::is_duplicate(number, self.0.as_fd())
-    }
-
-    fn control(&self, op: c_int, fd: RawFd, event: Option<&Interest>) -> bool {
-        let mut event =
-            event.map(|interest| libc::epoll_event { events: interest.flags, u64: interest.data });
-        let at = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-        // SAFETY: an event that is alive for the call, or none where none is read.
-        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd, at) == 0 }
-    }
-}
 
 /// A registration of the program's that an arrival descriptor serves.
 #[derive(Debug)]
@@ -89,9 +46,14 @@ struct Interest {
     set: Arc<EpollSet>,
     /// The program's numbers of the epoll set and of the socket.
     numbers: (c_int, c_int),
-    /// EPOLLIN, EPOLLET and, if the program asks for it, EPOLLEXCLUSIVE.
-    flags: u32,
-    data: u64,
+    /// What the program asks for, and its data.
+    event: libc::epoll_event,
+}
+
+impl Drop for Interest {
+    fn drop(&mut self) {
+        self.set.event_loop.remove_member();
+    }
 }
 
 impl Interest {
@@ -104,11 +66,29 @@ impl Interest {
     ) -> Option<Interest> {
         let (readable, oneshot) =
             (libc::EPOLLIN.cast_unsigned(), libc::EPOLLONESHOT.cast_unsigned());
-        let flags = readable
-            | libc::EPOLLET.cast_unsigned()
-            | event.events & libc::EPOLLEXCLUSIVE.cast_unsigned();
         let served = event.events & readable != 0 && event.events & oneshot == 0;
-        served.then_some(Interest { set, numbers, flags, data: event.u64 })
+        if served {
+            set.event_loop.add_member();
+        }
+        served.then(|| Interest { set, numbers, event })
+    }
+
+    /// The registration of the arrival descriptor: EPOLLIN, EPOLLET and, if the program asks for it,
+    /// EPOLLEXCLUSIVE.
+    fn of_arrivals(&self) -> libc::epoll_event {
+        let exclusive = self.event.events & libc::EPOLLEXCLUSIVE.cast_unsigned();
+        let events = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned() | exclusive;
+        libc::epoll_event { events, u64: self.event.u64 }
+    }
+
+    /// The event that says that there are data.
+    fn of_data(&self) -> libc::epoll_event {
+        let asked = self.event.events & libc::EPOLLRDNORM.cast_unsigned();
+        libc::epoll_event { events: libc::EPOLLIN.cast_unsigned() | asked, u64: self.event.u64 }
+    }
+
+    fn by_level(&self) -> bool {
+        self.event.events & libc::EPOLLET.cast_unsigned() == 0
     }
 }
 
@@ -119,6 +99,9 @@ enum ArrivalFd {
     Unmade,
     Stream(AttendedStream),
     Pair(ArrivalPair),
+    /// There is none: the event loop of the only epoll set that has the socket serves it
+    /// (`event_loop`).
+    Looped,
     /// The connection can have none, or has ended.
     Nothing,
 }
@@ -129,7 +112,7 @@ impl ArrivalFd {
         match self {
             ArrivalFd::Stream(stream) => Some(stream.as_raw_fd()),
             ArrivalFd::Pair(pair) => Some(pair.shown.as_raw_fd()),
-            ArrivalFd::Unmade | ArrivalFd::Nothing => None,
+            ArrivalFd::Unmade | ArrivalFd::Looped | ArrivalFd::Nothing => None,
         }
     }
 }
@@ -167,6 +150,10 @@ impl ArrivalPair {
 pub(crate) struct Arrivals {
     /// The program has registered the socket by `exs_epoll_ctl`, now or before.
     used: AtomicBool,
+    /// The arrival descriptor is `Looped`.
+    looped: AtomicBool,
+    /// What that loop knows.
+    pub(crate) note: LoopNote,
     parts: Mutex<Parts>,
 }
 
@@ -186,9 +173,9 @@ impl Parts {
     /// Puts the arrival descriptor into the epoll set of an interest. Returns false if the kernel has
     /// no memory for it, or if the socket is there twice, by two numbers.
     fn register(&self, interest: &Interest) -> bool {
-        self.fd
-            .number()
-            .is_none_or(|fd| interest.set.control(libc::EPOLL_CTL_ADD, fd, Some(interest)))
+        self.fd.number().is_none_or(|fd| {
+            interest.set.control(libc::EPOLL_CTL_ADD, fd, Some(interest.of_arrivals()))
+        })
     }
 
     /// Takes the arrival descriptor out of the epoll set of an interest.
@@ -219,12 +206,37 @@ impl Parts {
         matches!(self.fd, ArrivalFd::Unmade) && !self.interests.is_empty()
     }
 
+    /// True if the event loop should take the place of the arrival descriptor, or of a thread that shows
+    /// the data. It does not where the kernel shows what arrives.
+    fn should_join(&self) -> bool {
+        match self.fd {
+            ArrivalFd::Pair(_) => self.is_crowded(),
+            ArrivalFd::Nothing => self.looped().is_some(),
+            ArrivalFd::Unmade | ArrivalFd::Stream(_) | ArrivalFd::Looped => false,
+        }
+    }
+
+    /// True if the only epoll set has enough sockets for its event loop to serve this one.
+    fn is_crowded(&self) -> bool {
+        self.looped().is_some_and(|interest| interest.set.event_loop.is_crowded())
+    }
+
+    /// The only registration, if its epoll set has an event loop.
+    fn looped(&self) -> Option<&Interest> {
+        match &self.interests[..] {
+            [one] if one.set.event_loop.is_used() => Some(one),
+            _ => None,
+        }
+    }
+
     /// Makes the arrival descriptor, if there is a connection by now. `lent`: the peer rings at the
     /// socket's descriptor.
     fn make(&mut self, entry: &Entry, lent: bool) {
         self.fd = match raw::rung_by(&entry.socket) {
-            RungBy::Nothing => ArrivalFd::Nothing,
             RungBy::Stream(stream) => ArrivalFd::Stream(stream),
+            RungBy::Nothing if self.looped().is_some() => ArrivalFd::Looped,
+            RungBy::Nothing => ArrivalFd::Nothing,
+            RungBy::Peer if self.is_crowded() => ArrivalFd::Looped,
             // A peer rings at one descriptor only.
             RungBy::Peer if lent => ArrivalFd::Nothing,
             RungBy::Peer => ArrivalPair::new().map_or(ArrivalFd::Nothing, ArrivalFd::Pair),
@@ -249,17 +261,56 @@ impl Arrivals {
     /// Makes the arrival descriptor before a receive, if an epoll set waits for it and there is none.
     #[inline]
     pub(crate) fn prepare(entry: &Entry) {
-        if !entry.arrivals.is_used() {
+        if !entry.arrivals.is_used() || Arrivals::is_looped(entry) {
             return;
         }
-        if entry.arrivals.parts().lacks_one() {
-            let lent = entry.face.is_lent();
-            let mut parts = entry.arrivals.parts();
-            // Another thread may have made it meanwhile.
-            if parts.lacks_one() {
-                parts.make(entry, lent);
-            }
+        let parts = entry.arrivals.parts();
+        if parts.lacks_one() || parts.should_join() {
+            drop(parts);
+            Arrivals::make(entry);
         }
+    }
+
+    fn make(entry: &Entry) {
+        let lent = entry.face.is_lent();
+        let mut parts = entry.arrivals.parts();
+        if parts.should_join() {
+            parts.interests.iter().for_each(|interest| parts.deregister(interest));
+            parts.fd = ArrivalFd::Looped;
+        }
+        // Another thread may have made it meanwhile.
+        if parts.lacks_one() {
+            parts.make(entry, lent);
+        }
+        if let (ArrivalFd::Looped, Some(interest)) = (&parts.fd, parts.looped()) {
+            interest.set.add_shard(raw::shard_of(&entry.socket));
+            entry.arrivals.looped.store(true, Ordering::Release);
+            drop(parts);
+            // The loop's turns look after it.
+            raw::end_polling(&entry.socket);
+        }
+    }
+
+    /// True if an event loop serves the socket.
+    pub(crate) fn is_looped(entry: &Entry) -> bool {
+        entry.arrivals.looped.load(Ordering::Acquire)
+    }
+
+    /// Lets the loop find data of a socket, if it is the only one that waits for it. The caller has the
+    /// lock of what is shown. Returns false if the descriptor must show them.
+    pub(crate) fn find(entry: &Entry, event_loop: LoopId, arrived: u64) -> bool {
+        let parts = entry.arrivals.parts();
+        let set = parts.looped().map(|interest| &interest.set);
+        let Some(set) = set.filter(|set| set.event_loop.id() == event_loop) else { return false };
+        set.event_loop.find(entry, arrived);
+        true
+    }
+
+    /// The event for data that the loop has found, and whether the registration is level-triggered.
+    /// None: the program waits for them no longer.
+    pub(crate) fn event(entry: &Entry) -> Option<(libc::epoll_event, bool)> {
+        let parts = entry.arrivals.parts();
+        parts.looped().map(|interest| (interest.of_data(), interest.by_level()))
     }
 
     /// Returns where the peer must ring while the program sleeps. None: the socket has no
@@ -269,13 +320,16 @@ impl Arrivals {
         if !entry.arrivals.is_used() {
             return None;
         }
+        if Arrivals::is_looped(entry) {
+            return Some(RingEnd::None);
+        }
         let parts = entry.arrivals.parts();
         match &parts.fd {
             ArrivalFd::Stream(_) => Some(RingEnd::None),
             // No epoll set waits for it: a thread of the library shows what comes.
             ArrivalFd::Pair(_) if parts.interests.is_empty() => Some(RingEnd::None),
             ArrivalFd::Pair(pair) => Some(RingEnd::ArrivalFd(Arc::clone(&pair.lent))),
-            ArrivalFd::Unmade | ArrivalFd::Nothing => None,
+            ArrivalFd::Unmade | ArrivalFd::Looped | ArrivalFd::Nothing => None,
         }
     }
 
@@ -296,7 +350,11 @@ impl Arrivals {
         let before = parts.index(numbers).map(|at| parts.interests.swap_remove(at));
         let now = set.and_then(|set| Interest::of(set, numbers, event));
         let unchanged = |a: &Interest, b: &Interest| {
-            Arc::ptr_eq(&a.set, &b.set) && (a.flags, a.data) == (b.flags, b.data)
+            let of = |interest: &Interest| {
+                let event = interest.of_arrivals();
+                (event.events, event.u64)
+            };
+            Arc::ptr_eq(&a.set, &b.set) && of(a) == of(b)
         };
         let kept = matches!((&before, &now), (Some(a), Some(b)) if unchanged(a, b));
         if let Some(before) = before.filter(|_| !kept) {
@@ -327,6 +385,11 @@ impl Arrivals {
     /// the library looks after the connection.
     fn settle(entry: &Entry, mut parts: MutexGuard<'_, Parts>) {
         entry.arrivals.used.store(true, Ordering::Release);
+        if matches!(parts.fd, ArrivalFd::Looped) {
+            // The next receive decides anew.
+            parts.fd = ArrivalFd::Unmade;
+            entry.arrivals.looped.store(false, Ordering::Release);
+        }
         let unheard = parts.interests.is_empty() && parts.fd.number().is_some();
         if unheard && matches!(parts.fd, ArrivalFd::Stream(_)) {
             parts.fd = ArrivalFd::Unmade;
@@ -337,10 +400,22 @@ impl Arrivals {
         }
     }
 
-    /// The connection has ended, or the program has closed the socket.
+    /// The connection has ended.
     pub(crate) fn end(entry: &Entry) {
         if entry.arrivals.is_used() {
             entry.arrivals.parts().end(entry);
+        }
+    }
+
+    /// The program has closed the socket, which the kernel has taken out of all epoll sets.
+    pub(crate) fn close(entry: &Entry) {
+        if entry.arrivals.is_used() {
+            let mut parts = entry.arrivals.parts();
+            parts.end(entry);
+            let sets = std::mem::take(&mut parts.interests);
+            entry.arrivals.note.clear();
+            drop(parts);
+            drop(sets);
         }
     }
 }

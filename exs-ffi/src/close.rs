@@ -86,7 +86,7 @@ fn close(
             return finish(place, token);
         }
         state.exports.clear();
-        Arrivals::end(entry);
+        Arrivals::close(entry);
     }
     if abort || entry.cut.load(Ordering::Relaxed) {
         entry.socket.abort();

@@ -191,7 +191,7 @@ fn receive(entry: &Entry, memory: Memory, flags: c_int, fd: c_int) -> (Result<ex
     }
     let got = got.unwrap_or_else(|| ready(&mut left));
     if left.is_some() {
-        raw::found_nothing(&entry.socket);
+        pollable::found_nothing(entry);
     }
     (got, true)
 }

@@ -1,11 +1,16 @@
-//! `exs_epoll_ctl`: epoll_ctl(2) with the arrival descriptors of EXS sockets.
+//! `exs_epoll_ctl` and `exs_epoll_wait`: epoll_ctl(2) and epoll_wait(2) for EXS sockets beside other
+//! descriptors.
 
 use std::ffi::c_int;
+use std::time::{Duration, Instant};
 
 use crate::arrivals::Arrivals;
 use crate::connect::os;
+use crate::epoll_set::EpollSet;
 use crate::error::{Result, border};
-use crate::ptr::In;
+use crate::event_loop::{InLoop, Rest};
+use crate::pollable;
+use crate::ptr::{In, Out};
 use crate::sockets::{self, Target};
 
 /// `exs_epoll_ctl`
@@ -29,6 +34,7 @@ pub unsafe extern "C" fn exs_epoll_ctl(
                 Some(event) => Arrivals::watch(&entry, (epfd, fd), event),
                 None => Arrivals::unwatch(&entry, (epfd, fd)),
             }
+            pollable::end_keeping(&entry);
         }
         Ok(0)
     })
@@ -38,4 +44,158 @@ fn control(epfd: c_int, op: c_int, fd: c_int, event: Option<libc::epoll_event>) 
     let mut event = event.unwrap_or(libc::epoll_event { events: 0, u64: 0 });
     // SAFETY: an event that is alive for the call.
     os("epoll_ctl", unsafe { libc::epoll_ctl(epfd, op, fd, &raw mut event) })
+}
+
+/// `exs_epoll_wait`
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn exs_epoll_wait(
+    epfd: c_int,
+    events: Out<libc::epoll_event>,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
+    border(|| {
+        if max > 0 {
+            events.check()?;
+        }
+        let mut found = Found { epfd, events, max: usize::try_from(max).unwrap_or(0), len: 0 };
+        let Some(set) = EpollSet::find(epfd).filter(|_| max > 0) else {
+            return found.ask_kernel(timeout).map(|n| c_int::try_from(n).unwrap_or(max));
+        };
+        set.begin_loop();
+        let in_loop = set.event_loop.enter();
+        found.wait(&in_loop, set.event_loop.id().number(), Limit::new(timeout))?;
+        Ok(c_int::try_from(found.len).unwrap_or(max))
+    })
+}
+
+/// When a wait ends.
+struct Limit {
+    /// As epoll_wait(2) has it: milliseconds; -1: none.
+    timeout: c_int,
+    begun: Option<Instant>,
+}
+
+impl Limit {
+    fn new(timeout: c_int) -> Limit {
+        Limit { timeout, begun: (timeout > 0).then(Instant::now) }
+    }
+
+    /// The milliseconds that are left, rounded up.
+    fn left(&self) -> c_int {
+        let Some(begun) = self.begun else { return self.timeout };
+        let all = Duration::from_millis(u64::try_from(self.timeout).unwrap_or(0));
+        let left = all.saturating_sub(begun.elapsed());
+        c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+    }
+}
+
+/// The events of one call.
+struct Found {
+    epfd: c_int,
+    events: Out<libc::epoll_event>,
+    /// How many there is room for.
+    max: usize,
+    len: usize,
+}
+
+impl Found {
+    /// Waits for events. `own`: the data of events that are for the library.
+    fn wait(&mut self, in_loop: &InLoop<'_>, own: u64, limit: Limit) -> Result<()> {
+        if in_loop.was_full() {
+            // The kernel's events have their turn.
+            let from_kernel = self.ask_kernel(0)?;
+            self.merge(from_kernel, own)?;
+            if self.len > 0 {
+                return Ok(());
+            }
+        }
+        let mut slept = false;
+        loop {
+            let rest = in_loop.drive();
+            self.take(in_loop);
+            if self.len > 0 && slept {
+                // The kernel had nothing else a moment ago.
+                return Ok(());
+            }
+            let sleeps = self.len == 0 && rest == Rest::Asleep;
+            let left = if sleeps { limit.left() } else { 0 };
+            let from_kernel = match self.ask_kernel(left) {
+                Ok(n) => n,
+                // What was found is returned, and the kernel's error comes again.
+                Err(_) if self.len > 0 => 0,
+                Err(e) => return Err(e),
+            };
+            let woken = self.merge(from_kernel, own)?;
+            slept = sleeps;
+            if self.len > 0 || sleeps && !woken || limit.left() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the sockets that the loop has found. A quarter of the room is for the kernel's events.
+    fn take(&mut self, in_loop: &InLoop<'_>) {
+        let room = self.max - self.max / 4;
+        let (events, len) = (self.events, &mut self.len);
+        in_loop.take(room, |entry| {
+            let (event, by_level) = Arrivals::event(entry)?;
+            // The place was checked.
+            events.write_at(*len, event).ok()?;
+            *len += 1;
+            Some(by_level)
+        });
+        if self.len == self.max {
+            in_loop.note_full();
+        }
+    }
+
+    /// Asks the kernel for events behind those that are there. Returns how many it has stored.
+    fn ask_kernel(&self, timeout: c_int) -> Result<usize> {
+        let room = self.max - self.len;
+        if room == 0 && self.len > 0 {
+            return Ok(0);
+        }
+        let at = self.events.raw().wrapping_add(self.len);
+        let room = c_int::try_from(room).unwrap_or(c_int::MAX);
+        // SAFETY: the caller promises room for `max` events (see `ptr`), and `len` are taken. The
+        // kernel checks the address.
+        let n = os("epoll_wait", unsafe { libc::epoll_wait(self.epfd, at, room, timeout) })?;
+        Ok(usize::try_from(n).unwrap_or(0))
+    }
+
+    /// Adds the kernel's events, which lie behind those that are there. An event for a socket that the
+    /// loop has found, too, is joined to that. Returns true if there was one for the library.
+    fn merge(&mut self, from_kernel: usize, own: u64) -> Result<bool> {
+        let (known, mut woken) = (self.len, false);
+        for at in known..known + from_kernel {
+            let event = In::from(self.events).read_at(at)?;
+            if event.u64 == own {
+                woken = true;
+                continue;
+            }
+            let mut same = None;
+            for i in 0..known {
+                let other = In::from(self.events).read_at(i)?;
+                if other.u64 == event.u64 {
+                    same = Some((i, other));
+                    break;
+                }
+            }
+            match same {
+                Some((i, other)) => {
+                    let events = other.events | event.events;
+                    self.events.write_at(i, libc::epoll_event { events, u64: event.u64 })?;
+                }
+                None => {
+                    self.events.write_at(self.len, event)?;
+                    self.len += 1;
+                }
+            }
+        }
+        Ok(woken)
+    }
 }

@@ -205,7 +205,7 @@ fn reserve_soon(entry: &Entry, all: usize, cut: bool) -> Option<usize> {
 /// becomes writable, with an edge for EPOLLET, when there is room.
 fn fill(entry: &Entry, fd: c_int) {
     pollable::plug(entry, fd, Plug::Full);
-    raw::found_nothing(&entry.socket);
+    pollable::found_nothing(entry);
     // There may be room by now.
     reap(entry, false);
 }

@@ -173,7 +173,7 @@ pub(crate) fn connect(entry: &Entry, fd: c_int, to: &Peer) -> Result<c_int> {
     // An earlier attempt may have left readiness there.
     pollable::refresh(entry, fd);
     pollable::plug(entry, fd, Plug::Dialling);
-    exs::__ffi::found_nothing(&entry.socket);
+    pollable::found_nothing(entry);
     // The attempt may have ended already.
     if entry.state().dialled != Dialled::Yet {
         pollable::unplug(entry, Plug::Dialling);

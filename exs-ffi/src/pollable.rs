@@ -33,7 +33,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use exs::__ffi::{self as raw, ProcessNumber, RecvAtOnce, Standing, Watch};
+use exs::__ffi::{self as raw, LoopId, ProcessNumber, RecvAtOnce, Standing, Watch};
 use exs::Buffer;
 
 use crate::arrivals::Arrivals;
@@ -173,6 +173,44 @@ impl Watch for Shower {
             show(&entry, None);
         }
     }
+
+    fn changed_in(&self, event_loop: LoopId) {
+        if let Some(entry) = self.0.upgrade()
+            && !keep(&entry, event_loop)
+        {
+            show(&entry, None);
+        }
+    }
+}
+
+/// Keeps data in memory that an event loop has found. Returns false if the descriptor must show the
+/// state.
+fn keep(entry: &Entry, event_loop: LoopId) -> bool {
+    let mut shown = entry.face.shown();
+    if entry.face.mode() == OFF || !entry.face.is_clear() {
+        return false;
+    }
+    let now = raw::kept_standing(&entry.socket);
+    let data = now.readable && end_of(&now) == End::None;
+    let kept = data && Arrivals::find(entry, event_loop, now.arrived);
+    if kept {
+        shown.arrived = now.arrived;
+    }
+    kept
+}
+
+/// Shows at the descriptor what an event loop keeps in memory: it serves the socket no longer.
+pub(crate) fn end_keeping(entry: &Entry) {
+    if entry.arrivals.note.is_set() {
+        show(entry, None);
+    }
+}
+
+/// A call has found nothing, and does not wait. A program with an event loop waits there.
+pub(crate) fn found_nothing(entry: &Entry) {
+    if !Arrivals::is_looped(entry) {
+        raw::found_nothing(&entry.socket);
+    }
 }
 
 fn watch(entry: &Entry, on: bool) {
@@ -227,6 +265,7 @@ fn clear(entry: &Entry, fd: c_int) {
     shown.pair.take_back(fd, all);
     shown.plugs = 0;
     shown.pair.unplug();
+    entry.arrivals.note.clear();
 }
 
 /// Shows the present state, after a receive or an accept, also if it found nothing.
@@ -273,8 +312,13 @@ pub(crate) fn recv_at_once(entry: &Entry, buffer: &Buffer, fd: c_int) -> Option<
     let announced = |rings| asked.map(|_| rings);
     match raw::recv_at_once(&entry.socket, buffer, asked) {
         RecvAtOnce::WouldWait { rings } => {
-            show_for_sleep(entry, fd, &end, announced(rings), true);
-            raw::found_nothing(&entry.socket);
+            let known = Arrivals::is_looped(entry)
+                && entry.face.is_clear()
+                && !entry.arrivals.note.is_set();
+            if !known {
+                show_for_sleep(entry, fd, &end, announced(rings), true);
+                found_nothing(entry);
+            }
             Some(0)
         }
         RecvAtOnce::Took { bytes, rings, standing } => {
@@ -282,6 +326,8 @@ pub(crate) fn recv_at_once(entry: &Entry, buffer: &Buffer, fd: c_int) -> Option<
             let nothing_to_show = !standing.readable && end_of(&standing) == End::None;
             if rings > 0 || !nothing_to_show || !entry.face.is_clear() {
                 show(entry, Some((fd, rings)));
+            } else {
+                entry.arrivals.note.took_all(standing.arrived);
             }
             Some(bytes)
         }
@@ -411,6 +457,7 @@ fn show(entry: &Entry, visit: Option<(c_int, u32)>) {
         pair.put(0);
     }
     entry.face.clear.store(pair.is_open() && pair.lying().0 == 0, Ordering::Release);
+    entry.arrivals.note.clear();
 }
 
 /// Makes the descriptor not writable, until [`unplug`] has removed each reason.

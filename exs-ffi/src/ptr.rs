@@ -88,10 +88,11 @@ impl<T> Out<T> {
 impl<T: Copy> In<T> {
     /// Copies the object.
     pub(crate) fn read(self) -> Result<T> {
-        self.at(0)
+        self.read_at(0)
     }
 
-    fn at(self, i: usize) -> Result<T> {
+    /// Copies the `i`-th object. The caller has put it there, or has said that it is there.
+    pub(crate) fn read_at(self, i: usize) -> Result<T> {
         if self.0.is_null() {
             return Err(NULL);
         }
@@ -106,7 +107,7 @@ impl<T: Copy> In<T> {
         let bytes = self.cast::<u8>();
         let mut text = Vec::new();
         for i in 0..most {
-            match bytes.at(i)? {
+            match bytes.read_at(i)? {
                 0 => return Ok(text),
                 byte => text.push(byte),
             }
@@ -122,13 +123,13 @@ impl<T: Copy> In<T> {
         if self.0.is_null() && count > 0 {
             return Err(NULL);
         }
-        Ok((0..usize::try_from(count).unwrap_or(0)).map_while(move |i| self.at(i).ok()))
+        Ok((0..usize::try_from(count).unwrap_or(0)).map_while(move |i| self.read_at(i).ok()))
     }
 
     /// Copies `len` bytes from the place.
     pub(crate) fn bytes(self, len: usize) -> Result<Vec<u8>> {
         let first = In(self.0.cast::<u8>());
-        (0..len).map(|i| first.at(i)).collect()
+        (0..len).map(|i| first.read_at(i)).collect()
     }
 }
 

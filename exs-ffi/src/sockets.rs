@@ -193,7 +193,7 @@ pub(crate) fn hung_up(inode: u64) {
     let Some(entry) = by_inode(inode) else { return };
     let mut state = entry.state();
     if entry.face.is_hung_up() && remove(&entry, &mut state) {
-        Arrivals::end(&entry);
+        Arrivals::close(&entry);
         if entry.cut.load(Ordering::Relaxed) {
             entry.socket.abort();
         }

@@ -195,6 +195,7 @@ fn strict_programs_see_no_extensions() {
         "exs_counters",
         "exs_offer_stats",
         "exs_epoll_ctl",
+        "exs_epoll_wait",
     ] {
         assert!(uses(name)("-DANY") && !uses(name)("-DEXS_STRICT"), "{name}");
         assert!(uses(name)("-DEXS_EXTENSIONS"), "{name}");

@@ -46,7 +46,7 @@ ${CC:-cc} -std=gnu99 -O2 -Wall -Wextra -I"$here/../../exs-ffi/include" "$here/ro
     -o "$out/roundtrip" -L"$lib" -Wl,-rpath,"$lib" -lexs
 declare -A trips=()
 for ((round = 0; round < rounds; round++)); do
-    for mode in recv poll epoll exs-epoll qfd; do
+    for mode in recv poll epoll exs-epoll exs-wait qfd; do
         for kind in tcp soft shm; do
             figure=$(timeout 60 "$out/roundtrip" $mode $kind 5000 "${ADDRESS:-127.0.0.1}") ||
                 { echo "bench: round trips by $mode, $kind: it failed" >&2; exit 1; }
@@ -55,7 +55,7 @@ for ((round = 0; round < rounds; round++)); do
     done
 done
 printf 'round trips of 64 bytes, medians of %s, us\n' "$rounds"
-for mode in recv poll epoll exs-epoll qfd; do
+for mode in recv poll epoll exs-epoll exs-wait qfd; do
     base=$(printf '%s' "${trips[$mode tcp]}" | median)
     for kind in tcp soft shm; do
         awk -v kind="$mode $kind" -v b="$base" -v m="$(printf '%s' "${trips[$mode $kind]}" | median)" \

@@ -1,11 +1,11 @@
 /* Round trips of 64 bytes between two processes whose sockets do not block. One line: microseconds
  * for each.
  *
- *   roundtrip recv|poll|epoll|exs-epoll|qfd tcp|soft|shm|verbs ROUNDS [ADDRESS]
+ *   roundtrip recv|poll|epoll|exs-epoll|exs-wait|qfd tcp|soft|shm|verbs ROUNDS [ADDRESS]
  *
  * How the program waits: in the receiving call; by poll(2) or epoll on the socket's descriptor;
- * by epoll with the socket registered by exs_epoll_ctl; by epoll on the descriptor of a queue, with
- * sends that have no queue. tcp: kernel sockets and the kernel's own calls (exs-epoll, qfd: as epoll,
+ * by epoll with the socket registered by exs_epoll_ctl, and epoll_wait or exs_epoll_wait; by epoll on the descriptor of a queue, with
+ * sends that have no queue. tcp: kernel sockets and the kernel's own calls (exs-epoll, exs-wait, qfd: as epoll,
  * for comparison). */
 #define _GNU_SOURCE
 #include <sys/exs.h>
@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 enum { SIZE = 64 };
-enum mode { RECV, POLL, EPOLL, EXS_EPOLL, QFD };
+enum mode { RECV, POLL, EPOLL, EXS_EPOLL, EXS_WAIT, QFD };
 #define BLOCK EXS_QHANDLE_INVALID, 0
 #define UNREG EXS_MHANDLE_UNREGISTERED
 
@@ -67,7 +67,7 @@ static void prepare(int fd)
     ep = epoll_create1(0);
     memset(&e, 0, sizeof e);
     e.events = EPOLLIN;
-    if (mode == EXS_EPOLL)
+    if (mode == EXS_EPOLL || mode == EXS_WAIT)
         check(exs_epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e) == 0, "exs_epoll_ctl");
     else
         check(epoll_ctl(ep, EPOLL_CTL_ADD, queue >= 0 ? exs_qfd(queue) : fd, &e) == 0, "epoll_ctl");
@@ -88,6 +88,8 @@ static void await_data(int fd)
 
     if (mode == POLL)
         check(poll(&p, 1, -1) == 1, "poll");
+    else if (mode == EXS_WAIT && !kernel)
+        check(exs_epoll_wait(ep, &e, 1, -1) == 1, "exs_epoll_wait");
     else if (mode != RECV)
         check(epoll_wait(ep, &e, 1, -1) == 1, "epoll_wait");
 }
@@ -153,7 +155,7 @@ static void serve(int say, const char *address)
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"recv", "poll", "epoll", "exs-epoll", "qfd"};
+    static const char *const names[] = {"recv", "poll", "epoll", "exs-epoll", "exs-wait", "qfd"};
     struct sockaddr_in at;
     char bytes[SIZE] = {0};
     int say[2], rounds, i, fd;

@@ -682,6 +682,7 @@ int exs_offer_stats(char *path, size_t size);
  * - An event can find nothing to receive: exs_recv then fails with EAGAIN.
  * - One call of epoll_wait(2) can return two events of a socket. A program that closes the
  *   socket at the first keeps what event->data names until it has handled the others.
+ *   exs_epoll_wait joins them where it finds the data itself.
  * - A program that closes the socket by close(2), not by exs_close, takes it out of the epoll set
  *   first.
  * - An event can have EPOLLHUP or EPOLLERR while there are still data: exs_recv gives these first.
@@ -689,6 +690,21 @@ int exs_offer_stats(char *path, size_t size);
  * Returns 0; or -1: the errors of epoll_ctl(2), EFAULT (event is NULL). */
 struct epoll_event;
 int exs_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
+
+/* epoll_wait(2), for a set in which sockets are registered by exs_epoll_ctl; for other sets it is
+ * epoll_wait(2) itself. It moves the data of the sockets, and finds those with data in memory: over
+ * shared memory from 24 sockets in the set on, over RDMA devices always. So a message takes no
+ * wake-up, and no system call for its descriptor. All else is as with epoll_wait(2): events,
+ * maxevents, timeout in milliseconds, the errors, signals, other descriptors in the set, several
+ * threads.
+ * - From the first call on, the program waits for this set by exs_epoll_wait only: epoll_wait(2)
+ *   would return events that are for the library.
+ * - Events with the same event->data are joined to one, so each socket has data of its own.
+ * - Before Linux 6.10 it is epoll_wait(2) in all sets, and arrival descriptors wake it.
+ * - Data that it has reported show in poll(2) within 20 to 200 ms if the program does not receive
+ *   them.
+ * Returns the number of events; or -1: the errors of epoll_wait(2), EFAULT (events is NULL). */
+int exs_epoll_wait(int epfd, struct epoll_event *events, int maxevents, int timeout);
 
 /* Registers len bytes of a dma-buf, from offset on: memory of another device, such as a GPU,
  * which RDMA devices reach by its descriptor (ibv_reg_dmabuf_mr). fd is duplicated. addr:

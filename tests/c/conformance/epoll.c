@@ -1,5 +1,5 @@
 /* exs_epoll_ctl: of sockets of EXS it makes epoll say what it says of a TCP socket, so most cases
- * run on both. */
+ * run on both. epoll_wait.c includes these cases, for sets of many sockets with exs_epoll_wait. */
 #include "net.h"
 
 #include <fcntl.h>
@@ -7,6 +7,14 @@
 #include <sys/epoll.h>
 
 enum { WORLDS = TCP | EXS | EXSMSG };
+
+#ifdef CROWDED
+#define SHARED(claim, name, worlds) CASE("epoll-7", crowded_##name, worlds)
+#define WAIT exs_epoll_wait
+#else
+#define SHARED CASE
+#define WAIT epoll_wait
+#endif
 
 static int control(int ep, int op, int fd, unsigned events, uint64_t data)
 {
@@ -18,11 +26,32 @@ static int control(int ep, int op, int fd, unsigned events, uint64_t data)
     return exs_epoll_ctl(ep, op, fd, &e);
 }
 
+#ifdef CROWDED
+/* Connections of which nothing comes, so that a set has many sockets. */
+static struct pair crowd[32];
+
+static void add_crowd(int ep)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof crowd / sizeof *crowd; i++) {
+        if (crowd[i].b == 0) {
+            crowd[i] = connection();
+            nonblocking(crowd[i].b);
+        }
+        GIVES(0, control(ep, EPOLL_CTL_ADD, crowd[i].b, EPOLLIN, 1000 + i));
+    }
+}
+#endif
+
 static int new_set(void)
 {
     int ep = epoll_create1(EPOLL_CLOEXEC);
 
     CHECK(ep >= 0);
+#ifdef CROWDED
+    add_crowd(ep);
+#endif
     return ep;
 }
 
@@ -41,7 +70,7 @@ static unsigned happens(int ep)
 {
     struct epoll_event e;
 
-    GIVES(1, epoll_wait(ep, &e, 1, -1));
+    GIVES(1, WAIT(ep, &e, 1, -1));
     GIVES(1, (int)e.data.u64);
     return e.events;
 }
@@ -78,12 +107,12 @@ static void silent(int ep)
 {
     struct epoll_event e;
 
-    GIVES(0, epoll_wait(ep, &e, 1, 0));
+    GIVES(0, WAIT(ep, &e, 1, 0));
 }
 
 /* ---- The call ------------------------------------------------------------------------- */
 
-CASE("epoll-1", it_fails_as_epoll_ctl_2_does, WORLDS)
+SHARED("epoll-1", it_fails_as_epoll_ctl_2_does, WORLDS)
 {
     struct pair p = connection();
     int ep = new_set(), pipes[2];
@@ -109,7 +138,7 @@ CASE("epoll-1", it_fails_as_epoll_ctl_2_does, WORLDS)
     end(p);
 }
 
-CASE("epoll-1", a_socket_may_be_registered_before_it_connects, WORLDS)
+SHARED("epoll-1", a_socket_may_be_registered_before_it_connects, WORLDS)
 {
     struct place at;
     int l = listener(&at), fd = new_socket(), ep = set_of(fd, EPOLLIN | EPOLLOUT), peer;
@@ -161,17 +190,17 @@ static void flow(unsigned events)
     end(p);
 }
 
-CASE("epoll-2", messages_of_all_lengths_arrive, TCP | EXS)
+SHARED("epoll-2", messages_of_all_lengths_arrive, TCP | EXS)
 {
     flow(EPOLLIN);
 }
 
-CASE("epoll-2", messages_of_all_lengths_arrive_by_edges, TCP | EXS)
+SHARED("epoll-2", messages_of_all_lengths_arrive_by_edges, TCP | EXS)
 {
     flow(EPOLLIN | EPOLLET);
 }
 
-CASE("epoll-2", each_arrival_gives_an_edge, WORLDS)
+SHARED("epoll-2", each_arrival_gives_an_edge, WORLDS)
 {
     struct pair p = connection();
     int ep = set_of(p.b, EPOLLIN | EPOLLET), i;
@@ -187,7 +216,7 @@ CASE("epoll-2", each_arrival_gives_an_edge, WORLDS)
     end(p);
 }
 
-CASE("epoll-2", bytes_that_a_receive_has_left_are_reported_again, TCP | EXS)
+SHARED("epoll-2", bytes_that_a_receive_has_left_are_reported_again, TCP | EXS)
 {
     struct pair p = connection();
     int ep = set_of(p.b, EPOLLIN), i;
@@ -203,6 +232,7 @@ CASE("epoll-2", bytes_that_a_receive_has_left_are_reported_again, TCP | EXS)
     end(p);
 }
 
+#ifndef CROWDED
 /* A loop that polls as the program does that is asked. */
 static void answer(int fd)
 {
@@ -233,7 +263,7 @@ static int is_over_a_device(int fd)
     return strncmp(name, "verbs", 5) == 0;
 }
 
-CASE("epoll-2", no_thread_of_the_library_stands_between, EXS | ALONE | NATIVE)
+SHARED("epoll-2", no_thread_of_the_library_stands_between, EXS | ALONE | NATIVE)
 {
     pid_t child;
     int fd = visitor(&child, answer), ep = set_of(fd, EPOLLIN), rounds = repeats(6000), i;
@@ -250,10 +280,11 @@ CASE("epoll-2", no_thread_of_the_library_stands_between, EXS | ALONE | NATIVE)
     GIVES(0, exs_close(fd, 0, BLOCK));
     gone(child, 0);
 }
+#endif
 
 /* ---- Registrations --------------------------------------------------------------------- */
 
-CASE("epoll-3", two_sets_report_one_socket, WORLDS)
+SHARED("epoll-3", two_sets_report_one_socket, WORLDS)
 {
     struct pair p = connection();
     int one = set_of(p.b, EPOLLIN), two = set_of(p.b, EPOLLIN), i;
@@ -275,7 +306,7 @@ CASE("epoll-3", two_sets_report_one_socket, WORLDS)
     end(p);
 }
 
-CASE("epoll-3", two_numbers_of_a_socket_are_reported, WORLDS)
+SHARED("epoll-3", two_numbers_of_a_socket_are_reported, WORLDS)
 {
     struct pair p = connection();
     int ep = set_of(p.b, EPOLLIN), other = dup(p.b), seen, i;
@@ -287,7 +318,7 @@ CASE("epoll-3", two_numbers_of_a_socket_are_reported, WORLDS)
     for (i = 0; i < repeats(200); i++) {
         send_all(p.a, "both", 4);
         for (seen = 0; seen != 3;) {
-            int n = epoll_wait(ep, e, 4, -1);
+            int n = WAIT(ep, e, 4, -1);
 
             CHECK(n > 0);
             while (n-- > 0)
@@ -304,7 +335,7 @@ CASE("epoll-3", two_numbers_of_a_socket_are_reported, WORLDS)
     end(p);
 }
 
-CASE("epoll-3", a_change_holds_for_arrivals_too, WORLDS)
+SHARED("epoll-3", a_change_holds_for_arrivals_too, WORLDS)
 {
     struct pair p = connection();
     int ep = set_of(p.b, EPOLLIN), i;
@@ -317,7 +348,7 @@ CASE("epoll-3", a_change_holds_for_arrivals_too, WORLDS)
         send_all(p.a, "data", 4);
         silent(ep);
         GIVES(0, control(ep, EPOLL_CTL_MOD, p.b, EPOLLIN, 7));
-        GIVES(1, epoll_wait(ep, &e, 1, -1));
+        GIVES(1, WAIT(ep, &e, 1, -1));
         GIVES(7, (int)e.data.u64);
         GIVES(0, control(ep, EPOLL_CTL_MOD, p.b, EPOLLIN, 1));
         take_all(ep, p.b, in, 4);
@@ -328,7 +359,7 @@ CASE("epoll-3", a_change_holds_for_arrivals_too, WORLDS)
     end(p);
 }
 
-CASE("epoll-3", a_socket_that_was_taken_out_is_silent, WORLDS)
+SHARED("epoll-3", a_socket_that_was_taken_out_is_silent, WORLDS)
 {
     struct pair p = connection();
     int ep = set_of(p.b, EPOLLIN), i;
@@ -349,7 +380,7 @@ CASE("epoll-3", a_socket_that_was_taken_out_is_silent, WORLDS)
     end(p);
 }
 
-CASE("epoll-3", one_shot_means_one_event, WORLDS)
+SHARED("epoll-3", one_shot_means_one_event, WORLDS)
 {
     struct pair p = connection();
     int ep = set_of(p.b, EPOLLIN | EPOLLONESHOT), i, n;
@@ -371,7 +402,7 @@ CASE("epoll-3", one_shot_means_one_event, WORLDS)
 
 /* ---- Ends ----------------------------------------------------------------------------- */
 
-CASE("epoll-4", the_end_comes_behind_the_data, TCP | EXS)
+SHARED("epoll-4", the_end_comes_behind_the_data, TCP | EXS)
 {
     int round;
 
@@ -397,7 +428,7 @@ CASE("epoll-4", the_end_comes_behind_the_data, TCP | EXS)
     }
 }
 
-CASE("epoll-4", a_closed_socket_leaves_no_event, WORLDS)
+SHARED("epoll-4", a_closed_socket_leaves_no_event, WORLDS)
 {
     int ep = new_set(), round;
 
@@ -418,7 +449,7 @@ CASE("epoll-4", a_closed_socket_leaves_no_event, WORLDS)
     close(ep);
 }
 
-CASE("epoll-5", a_program_may_go_over_to_a_queue, EXS | EXSMSG)
+SHARED("epoll-5", a_program_may_go_over_to_a_queue, EXS | EXSMSG)
 {
     struct pair p = connection();
     int ep = set_of(p.b, EPOLLIN), i;
