@@ -54,6 +54,12 @@ unsafe extern "C" {
         mhandle: c_int,
     ) -> c_int;
     fn exs_epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
+    fn exs_epoll_wait(
+        epfd: c_int,
+        events: *mut libc::epoll_event,
+        max: c_int,
+        timeout: c_int,
+    ) -> c_int;
     fn exs_recv(
         fd: c_int,
         buf: *mut c_void,
@@ -172,7 +178,7 @@ impl Descriptor {
         }
     }
 
-    /// Registers it in an epoll set, which reports `data`. Programs wait in epoll_wait(2).
+    /// Registers it in an epoll set, which reports `data`.
     ///
     /// # Errors
     /// What the C library sets errno to.
@@ -181,6 +187,26 @@ impl Descriptor {
         let (epoll, op) = (epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
         // SAFETY: the event outlives the call.
         checked(unsafe { exs_epoll_ctl(epoll, op, self.fd(), &raw mut event) }).map(|_| ())
+    }
+
+    /// Waits for events of the epoll set, `limit` milliseconds at most. Appends the data of up to `max`
+    /// events.
+    ///
+    /// # Errors
+    /// What the C library sets errno to.
+    pub fn wait(
+        epoll: BorrowedFd<'_>,
+        data: &mut Vec<u64>,
+        max: usize,
+        limit: Option<i32>,
+    ) -> io::Result<()> {
+        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; max];
+        let (room, limit) = (c_int::try_from(max).unwrap_or(c_int::MAX), limit.unwrap_or(-1));
+        // SAFETY: there is room for `room` events, and the vector outlives the call.
+        let n =
+            count(unsafe { exs_epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), room, limit) })?;
+        data.extend(events.iter().take(n).map(|event| event.u64));
+        Ok(())
     }
 
     /// Sends what there is room for; returns how much.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use exs_tools::fail::{During, Failure};
 use exs_tools::registered::stalled;
@@ -31,6 +32,9 @@ pub(super) trait Stream: AsFd + Sized {
     fn dial(to: SocketAddr) -> io::Result<(Self, bool)>;
     /// Registers it in an epoll set.
     fn watch(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()>;
+    /// Sleeps until descriptors of the set are ready, and appends their data. Without any, `limit` is
+    /// over.
+    fn wait(epoll: &OwnedFd, ready: &mut Vec<u64>, limit: Option<Duration>) -> io::Result<()>;
     /// The outcome of a connection that was begun, once its descriptor is writable.
     fn connected(&self) -> io::Result<()>;
     fn receive(&mut self, bytes: &mut [u8]) -> io::Result<usize>;
@@ -71,6 +75,14 @@ impl Stream for TcpStream {
         Ok(epoll::add(epoll, self, epoll::EventData::new_u64(id as u64), flags)?)
     }
 
+    fn wait(epoll: &OwnedFd, ready: &mut Vec<u64>, limit: Option<Duration>) -> io::Result<()> {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut events = Vec::with_capacity(BATCH);
+        epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), limit.as_ref())?;
+        ready.extend(events.iter().map(|event: &epoll::Event| event.data.u64()));
+        Ok(())
+    }
+
     fn connected(&self) -> io::Result<()> {
         self.take_error()?.map_or(Ok(()), Err)
     }
@@ -99,6 +111,11 @@ impl Stream for Descriptor {
 
     fn watch(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()> {
         Descriptor::watch(self, epoll.as_fd(), id as u64, flags.bits())
+    }
+
+    fn wait(epoll: &OwnedFd, ready: &mut Vec<u64>, limit: Option<Duration>) -> io::Result<()> {
+        let limit = limit.map(|limit| i32::try_from(limit.as_millis()).unwrap_or(i32::MAX));
+        Descriptor::wait(epoll.as_fd(), ready, BATCH, limit)
     }
 
     fn connected(&self) -> io::Result<()> {
@@ -138,7 +155,8 @@ pub(super) struct Readiness<'a, L: Accepts> {
     free: Vec<Id>,
     /// News that no descriptor reports.
     ready: VecDeque<News>,
-    events: Vec<epoll::Event>,
+    /// The data of the descriptors that are ready.
+    events: Vec<u64>,
     message: Vec<u8>,
 }
 
@@ -179,12 +197,13 @@ impl<'a, L: Accepts> Readiness<'a, L> {
 
     /// Sleeps until a descriptor is ready.
     fn await_ready(&mut self) -> Result<(), Failure> {
-        let limit = self.plan.patience.and_then(|p| Timespec::try_from(p).ok());
         self.events.clear();
-        let into = rustix::buffer::spare_capacity(&mut self.events);
-        match epoll::wait(&self.epoll, into, limit.as_ref()) {
-            Ok(0) => Err(stalled(self.plan.patience.unwrap_or_default())),
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+        match L::Stream::wait(&self.epoll, &mut self.events, self.plan.patience) {
+            Ok(()) if self.events.is_empty() => {
+                Err(stalled(self.plan.patience.unwrap_or_default()))
+            }
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(()),
             Err(e) => Err(e).during("epoll"),
         }
     }
@@ -283,7 +302,7 @@ impl<L: Accepts> Loop for Readiness<'_, L> {
             self.await_ready()?;
             let mut events = std::mem::take(&mut self.events);
             for event in events.drain(..) {
-                match event.data.u64() {
+                match event {
                     LISTENER => self.accept(news)?,
                     id => self.look(usize::try_from(id).unwrap_or(usize::MAX), news)?,
                 }
