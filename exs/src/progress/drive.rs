@@ -50,6 +50,18 @@ pub(crate) enum Driven {
     Again,
 }
 
+/// What a thread has done that wanted to lead for a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DriveTurn {
+    /// Another thread leads.
+    NotLed,
+    /// The thread has led, and has handled all that the kernel has found.
+    Led,
+    /// The thread has led. More may be ready than the kernel's answer had room for, and the kernel does
+    /// not report that again to a program that learns of each change once (EPOLLET).
+    LedInPart,
+}
+
 /// The state with which descriptors drive a shard.
 pub(super) struct Drive {
     reactor: RawFd,
@@ -274,18 +286,21 @@ impl Context {
         let led = self.lead_once(ask, || ());
         if queue.len() >= min {
             // Taking them ends the quiet.
-            return Ok(Driven::Found { asked: matches!(led, Ok(true)) });
+            return Ok(Driven::Found { asked: matches!(led, Ok(DriveTurn::Led)) });
         }
         queue.end_quiet();
         Ok(self.arm_after(led?))
     }
 
-    /// A turn has found nothing for the program: arms the shard. `led`: this thread has led.
-    pub(super) fn arm_after(&self, led: bool) -> Driven {
+    /// A turn has found nothing for the program: arms the shard.
+    pub(super) fn arm_after(&self, turn: DriveTurn) -> Driven {
+        if turn == DriveTurn::LedInPart {
+            return Driven::Again;
+        }
         let armed = self.arm();
         // A background thread or a companion that was asked to leave the lead may not have seen what
         // made the descriptor readable. It wakes the program when it leaves, if the shard is armed.
-        let left = !led && self.lead.lead().is_free();
+        let left = turn == DriveTurn::NotLed && self.lead.lead().is_free();
         if armed && !left { Driven::Asleep } else { Driven::Again }
     }
 
@@ -299,16 +314,17 @@ impl Context {
     }
 
     /// Leads for a turn. With `ask`, the thread first asks the kernel what became ready. It runs `then`
-    /// before it leaves the lead. False: another thread leads.
-    pub(super) fn lead_once(&self, ask: bool, then: impl FnOnce()) -> Result<bool, Error> {
+    /// before it leaves the lead.
+    pub(super) fn lead_once(&self, ask: bool, then: impl FnOnce()) -> Result<DriveTurn, Error> {
         let Some(mut reactor) = self.lead.try_lead(false) else {
             self.turn(None, false, None);
-            return Ok(false);
+            return Ok(DriveTurn::NotLed);
         };
-        let asked = match ask {
+        let asked = match ask || reactor.is_full() {
             true => reactor.poll(Some(Duration::ZERO)),
             false => self.poll_if_due(&mut reactor).map(drop),
         };
+        let all = !reactor.is_full();
         self.turn(Some(&mut reactor), false, None);
         then();
         self.lead.leave(reactor, None, (false, self.reliance.polls()));
@@ -317,7 +333,7 @@ impl Context {
             Err(e) if e.kind() != std::io::ErrorKind::Interrupted => {
                 Err(io_error("epoll_wait", &e))
             }
-            _ => Ok(true),
+            _ => Ok(if all { DriveTurn::Led } else { DriveTurn::LedInPart }),
         }
     }
 }

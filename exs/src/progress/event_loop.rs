@@ -27,11 +27,11 @@ impl Context {
         let mut ask = self.disarm();
         for _ in 0..PASSING_TURNS {
             // Before it leaves the lead: a background thread that leads shows what is kept by then.
-            let led = self.lead_once(ask, || self.tell_loop(event_loop))?;
+            let turn = self.lead_once(ask, || self.tell_loop(event_loop))?;
             if found() {
                 return Ok(Driven::Found { asked: ask });
             }
-            match self.arm_after(led) {
+            match self.arm_after(turn) {
                 Driven::Again => ask = true,
                 driven => return Ok(driven),
             }

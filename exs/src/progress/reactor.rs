@@ -15,6 +15,8 @@ pub(super) struct Reactor {
     pub(super) ready: Vec<(usize, Ready)>,
     /// The turns of the engine since the last poll.
     pub(super) unseen: u32,
+    /// The last answer of the kernel was full, so more descriptors may be ready.
+    full: bool,
 }
 
 /// The token of the waker. All other tokens belong to devices and kernel sockets.
@@ -23,7 +25,7 @@ pub(super) const WAKE: mio::Token = mio::Token(usize::MAX);
 impl Reactor {
     pub(super) fn new() -> io::Result<Reactor> {
         let (events, ready) = (mio::Events::with_capacity(256), Vec::with_capacity(256));
-        Ok(Reactor { poll: mio::Poll::new()?, events, ready, unseen: 0 })
+        Ok(Reactor { poll: mio::Poll::new()?, events, ready, unseen: 0, full: false })
     }
 
     pub(super) fn registry(&self) -> &mio::Registry {
@@ -54,8 +56,19 @@ impl Reactor {
         self.poll(Some(timeout))
     }
 
+    /// True if more descriptors may be ready than the last answer of the kernel had room for. The
+    /// kernel tells a program that waits for the reactor itself nothing of those that are left.
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+
     fn note(&mut self) {
-        for e in self.events.iter().filter(|e| e.token() != WAKE) {
+        let mut told = 0;
+        for e in &self.events {
+            told += 1;
+            if e.token() == WAKE {
+                continue;
+            }
             let ready = Ready {
                 hup: e.is_read_closed() || e.is_write_closed() || e.is_error(),
                 readable: e.is_readable() || e.is_read_closed() || e.is_error(),
@@ -63,11 +76,40 @@ impl Reactor {
             };
             self.ready.push((e.token().0, ready));
         }
+        self.full = told == self.events.capacity();
     }
 }
 
 impl AsRawFd for Reactor {
     fn as_raw_fd(&self) -> RawFd {
         self.poll.as_raw_fd()
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use mio::unix::SourceFd;
+    use mio::{Interest, Token};
+
+    use super::*;
+    use crate::sys::EventFd;
+
+    #[test]
+    fn a_full_answer_is_not_the_whole_answer() {
+        let mut reactor = Reactor::new().unwrap();
+        let bells: Vec<_> = (0..300).map(|_| EventFd::new().unwrap()).collect();
+        for (n, bell) in bells.iter().enumerate() {
+            let source = &mut SourceFd(&bell.as_raw_fd());
+            reactor.registry().register(source, Token(n), Interest::READABLE).unwrap();
+            bell.signal();
+        }
+        let mut found = Vec::new();
+        for full in [true, false, false] {
+            reactor.poll(Some(Duration::ZERO)).unwrap();
+            assert_eq!(reactor.is_full(), full);
+            found.extend(reactor.ready.drain(..).map(|(token, _)| token));
+        }
+        found.sort_unstable();
+        assert!(found.into_iter().eq(0..300));
     }
 }
