@@ -1,18 +1,19 @@
 //! The driver of a reactor in a tokio runtime: a task that moves the data of the reactor's sockets.
 //!
-//! The task waits for the descriptor of the reactor's event queue, which is registered once with the
-//! runtime's own poll. The descriptor is readable when the shard has something to do. So the thread
-//! of the runtime that found it readable moves the data, and no other thread takes part.
+//! The task waits for the descriptors that drive the shard of the reactor's event queue, which are
+//! registered once with the runtime's own poll. One of them is readable when the shard has something
+//! to do. So the thread of the runtime that found it readable moves the data, and no other thread takes
+//! part.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::runtime::Handle;
 use tokio::task::yield_now;
 
@@ -28,13 +29,13 @@ use crate::api::{Driven, Error, Event};
 pub(super) fn start(handle: &Handle, crowd: Arc<Crowd>) -> Result<Arc<AioReactor>, Error> {
     let reactor = Arc::new(AioReactor::of_runtime(handle.id(), crowd)?);
     let error = |e: std::io::Error| Error::os("registering the event queue with tokio", &e);
-    // A descriptor of the driver's own, so that it cannot be closed before the driver ends.
-    let fd = reactor.queue().as_fd().try_clone_to_owned().map_err(error)?;
-    #[allow(deprecated, reason = "the descriptor is owned, and older versions have no `register`")]
-    let fd = AsyncFd::with_interest(fd, Interest::READABLE).map_err(error)?;
+    let fds = reactor.queue().drive_fds().map_err(error)?;
+    #[allow(deprecated, reason = "they are owned, and older versions have no `register`")]
+    let register = |fd| AsyncFd::with_interest(fd, Interest::READABLE);
+    let [events, reactors, timer] = fds.map(register);
     let mut driver = RuntimeDriver {
         reactor: Some(Arc::clone(&reactor)),
-        fd,
+        fds: [events.map_err(error)?, reactors.map_err(error)?, timer.map_err(error)?],
         events: Vec::with_capacity(BATCH),
         wakers: Vec::new(),
         look: None,
@@ -53,7 +54,8 @@ pub(super) fn start(handle: &Handle, crowd: Arc<Crowd>) -> Result<Arc<AioReactor
 struct RuntimeDriver {
     /// None: the runtime has ended.
     reactor: Option<Arc<AioReactor>>,
-    fd: AsyncFd<OwnedFd>,
+    /// The driver's own descriptors of what drives the shard: the queue's events, the reactor, the timer.
+    fds: [AsyncFd<OwnedFd>; 3],
     events: Vec<Event>,
     wakers: Vec<Waker>,
     /// The tasks have had their turns since the last dequeue, which found something: how long the next
@@ -69,8 +71,12 @@ impl RuntimeDriver {
         reactor.turns.set_driver(cx.waker());
         reactor.turns.end_turn();
         loop {
-            let Poll::Ready(ready) = self.fd.poll_read_ready(cx) else { return Poll::Pending };
-            let Ok(mut ready) = ready else { return Poll::Ready(ControlFlow::Break(())) };
+            let Some(ready) = readable(&self.fds, cx) else {
+                return Poll::Ready(ControlFlow::Break(()));
+            };
+            if ready.iter().all(Option::is_none) {
+                return Poll::Pending;
+            }
             let queue = reactor.queue();
             // The readiness above is older than the question to the kernel, so what comes after that
             // question is not cleared with it.
@@ -84,7 +90,7 @@ impl RuntimeDriver {
                 Driven::Again => false,
             };
             if sleeps {
-                ready.clear_ready();
+                ready.into_iter().flatten().for_each(|mut ready| ready.clear_ready());
             }
             reactor.deliver(&mut self.events, &mut self.wakers);
             self.wakers.drain(..).for_each(Waker::wake);
@@ -93,6 +99,21 @@ impl RuntimeDriver {
             }
         }
     }
+}
+
+/// The descriptors that are readable. If all are not, the task of the context wakes when one is. None: the
+/// runtime ends.
+fn readable<'a>(
+    fds: &'a [AsyncFd<OwnedFd>; 3],
+    cx: &mut Context<'_>,
+) -> Option<[Option<AsyncFdReadyGuard<'a, OwnedFd>>; 3]> {
+    let mut all = [const { None }; 3];
+    for (fd, ready) in fds.iter().zip(&mut all) {
+        if let Poll::Ready(found) = fd.poll_read_ready(cx) {
+            *ready = Some(found.ok()?);
+        }
+    }
+    Some(all)
 }
 
 impl Drop for RuntimeDriver {

@@ -344,6 +344,16 @@ impl EventQueue {
         self.core.context().program_fd(&self.core)
     }
 
+    /// The descriptors that the queue's descriptor is a set of, for a program that waits for each of
+    /// them instead, and dequeues when one is readable.
+    ///
+    /// # Errors
+    /// The kernel's, if the process has no descriptor left.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn drive_fds(&self) -> std::io::Result<[std::os::fd::OwnedFd; 3]> {
+        self.core.context().program_fds(&self.core)
+    }
+
     pub(super) fn core(&self) -> &Arc<QueueCore> {
         &self.core
     }

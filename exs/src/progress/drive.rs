@@ -4,7 +4,9 @@
 //! descriptors of its queues, beside others. So such a descriptor is readable not only while events
 //! lie in the queue, but whenever the shard has something to do. It is an epoll set of the queue's
 //! eventfd, of the shard's reactor, and of a timer for the engine's next deadline. The loop then
-//! calls a dequeue that does not wait, which leads for a turn. No other thread need be woken.
+//! calls a dequeue that does not wait, which leads for a turn. No other thread need be woken. The
+//! driver of `exs::aio` waits for the three descriptors themselves: where a set lies in the set of a
+//! runtime, the kernel passes each segment that arrives through one set more.
 //!
 //! A dequeue that finds nothing *arms* the shard before it returns: it announces a sleep, as a
 //! leader does before it sleeps in the reactor. Peers then ring, and threads that begin work wake
@@ -19,6 +21,8 @@
 //! for a tick and no thread came. Then the program computes, and the background thread moves its
 //! data.
 
+#[cfg(feature = "tokio")]
+use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -28,8 +32,10 @@ use super::Error;
 use super::background::PASSING_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
-use super::queue::{FdUse, QueueCore, Want};
+use super::queue::{DriveFds, FdUse, QueueCore, Want};
 use super::wait::{Waited, io_error};
+#[cfg(feature = "tokio")]
+use crate::sys::duplicate;
 use crate::sys::{EpollSet, TimerFd, wait_readable};
 
 /// A deadline further away than this needs no timer: a later turn sets it.
@@ -112,7 +118,9 @@ impl Context {
     pub(crate) fn program_fd<'q>(&self, queue: &'q QueueCore) -> BorrowedFd<'q> {
         let events = queue.fd(FdUse::Program);
         match self.drive_set(queue) {
-            Some(set) => set.as_fd(),
+            Some(DriveFds::Joined(set)) => set.as_fd(),
+            #[cfg(feature = "tokio")]
+            Some(DriveFds::Apart) => events.as_fd(),
             None => {
                 // The process has no descriptor left. The background thread leads, and shows
                 // events.
@@ -122,26 +130,46 @@ impl Context {
         }
     }
 
-    fn drive_set<'q>(&self, queue: &'q QueueCore) -> Option<&'q EpollSet> {
-        if let Some(set) = queue.drive_set().get() {
-            return Some(set);
+    /// Returns the descriptors that the descriptor of a queue is a set of. The program waits for each
+    /// of them from now on, and comes when one is readable. They are duplicates, since queues of one
+    /// shard have the same reactor, and an epoll set takes a descriptor once.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn program_fds(&self, queue: &QueueCore) -> std::io::Result<[OwnedFd; 3]> {
+        let [events, reactor, timer] = self.drive_members(queue)?.map(duplicate);
+        let members = [events?, reactor?, timer?];
+        self.begin_drive(queue, DriveFds::Apart);
+        Ok(members)
+    }
+
+    fn drive_set<'q>(&self, queue: &'q QueueCore) -> Option<&'q DriveFds> {
+        if let Some(fds) = queue.drive_fds().get() {
+            return Some(fds);
         }
+        let set = EpollSet::new(&self.drive_members(queue).ok()?).ok()?;
+        Some(self.begin_drive(queue, DriveFds::Joined(set)))
+    }
+
+    /// What a program must wait for: the events of the queue, the shard's reactor, and the next deadline.
+    fn drive_members(&self, queue: &QueueCore) -> std::io::Result<[RawFd; 3]> {
         let timer = match self.drive.timer.get() {
             Some(timer) => timer,
             None => {
-                let made = TimerFd::new().ok()?;
+                let made = TimerFd::new()?;
                 self.drive.timer.get_or_init(|| made)
             }
         };
         let events = queue.fd(FdUse::Program).as_raw_fd();
-        let made = EpollSet::new(&[events, self.drive.reactor, timer.as_raw_fd()]).ok()?;
-        let set = queue.drive_set().get_or_init(|| {
+        Ok([events, self.drive.reactor, timer.as_raw_fd()])
+    }
+
+    fn begin_drive<'q>(&self, queue: &'q QueueCore, fds: DriveFds) -> &'q DriveFds {
+        let fds = queue.drive_fds().get_or_init(|| {
             self.drive.queues.fetch_add(1, Ordering::SeqCst);
-            made
+            fds
         });
         // The program may wait at once.
         self.arm_or_wake();
-        Some(set)
+        fds
     }
 
     pub(super) fn arm_or_wake(&self) {
@@ -165,7 +193,7 @@ impl Context {
     /// The same for a dequeue that does not wait.
     #[inline]
     pub(crate) fn note_dequeued(&self, queue: &QueueCore) {
-        if queue.drive_set().get().is_some() && queue.is_empty() {
+        if queue.drive_fds().get().is_some() && queue.is_empty() {
             self.arm_early();
         }
     }

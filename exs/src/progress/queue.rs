@@ -13,8 +13,9 @@ use super::pace::Pace;
 use super::shards::{Seat, Shard};
 use super::waiter::Waiter;
 use super::{Error, QueueOptions, WaitPolicy};
-use crate::sys::{EpollSet, EventFd, cold_path};
+use crate::sys::{EventFd, cold_path};
 
+pub(in crate::progress) use self::fd::DriveFds;
 pub use self::fd::FdUse;
 use self::fd::Signal;
 
@@ -52,8 +53,8 @@ pub struct QueueCore {
     pace: Pace,
     /// The eventfd for a program that waits by epoll(7) or a similar call.
     fd: EventFd,
-    /// The descriptor that the program polls. Empty: this descriptor does not drive the shard.
-    drive: OnceLock<EpollSet>,
+    /// What the program polls. Empty: this does not drive the shard.
+    drive: OnceLock<DriveFds>,
     /// The queue serves the blocking calls of one thread, each of which waits for its own
     /// operation.
     attends: bool,

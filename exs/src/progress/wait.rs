@@ -87,7 +87,7 @@ impl Context {
     ) -> Result<Waited, Error> {
         let min = want.min;
         if timeout == Some(Duration::ZERO) {
-            return match queue.drive_set().get() {
+            return match queue.drive_fds().get() {
                 Some(_) => self.drive(queue, want),
                 None => self.glance(queue, want),
             };

@@ -37,6 +37,21 @@ impl AsFd for EpollSet {
     }
 }
 
+/// Makes another descriptor of the file that this descriptor has open.
+///
+/// # Errors
+/// The kernel's: no descriptor is left (EMFILE), or this one is not open (EBADF).
+#[cfg(feature = "tokio")]
+pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor just made, with no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Registers a descriptor with an epoll instance, edge-triggered, for reading. If the same file is
 /// registered so with several instances, an event wakes one of those in which a thread waits: the one
 /// that has been registered for the longest time.

@@ -51,6 +51,8 @@ pub(crate) use count::{note_calls, system_calls, yield_now};
 pub use deferred::{DeferredEnd, DeferredWrite};
 pub use diag::listener_uid;
 pub use doorbell::{Button, WakeSocket};
+#[cfg(feature = "tokio")]
+pub use epoll::duplicate;
 pub use epoll::{EpollSet, TimerFd, unwatch, watch_exclusively};
 pub use eventfd::EventFd;
 pub(crate) use exit::{at_exit, this_thread};

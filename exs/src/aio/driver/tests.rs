@@ -1,6 +1,8 @@
+use std::os::fd::AsRawFd;
+
 use super::*;
 use crate::api::{
-    Completion, EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport,
+    Completion, EventQueue, Options, QueueOptions, RecvFlags, Socket, SocketType, Token, Transport,
 };
 use crate::progress::EdgeLoop;
 
@@ -72,4 +74,21 @@ fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
     client.send(&sends, Token(0), *b"two").unwrap();
     program.wait();
     assert_eq!(found(true), Some(Token(2)), "a sleep was announced, and no word comes again");
+}
+
+/// An epoll set takes a descriptor once, and two reactors of a runtime may have queues in one shard.
+#[test]
+fn queues_of_one_shard_have_descriptors_of_their_own() {
+    let first = EventQueue::new(16).unwrap();
+    let beside = QueueOptions::new().with_shard(Some(first.shard()));
+    let other = EventQueue::with_options(&beside).unwrap();
+    let mut fds: Vec<_> = [first, other].iter().flat_map(|q| q.drive_fds().unwrap()).collect();
+    fds.sort_by_key(AsRawFd::as_raw_fd);
+    fds.dedup_by_key(|fd| fd.as_raw_fd());
+    assert_eq!(fds.len(), 6);
+    let set = mio::Poll::new().unwrap();
+    for fd in &fds {
+        let source = &mut mio::unix::SourceFd(&fd.as_raw_fd());
+        set.registry().register(source, mio::Token(0), mio::Interest::READABLE).unwrap();
+    }
 }

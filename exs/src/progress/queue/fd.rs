@@ -31,6 +31,15 @@ pub(super) enum Signal {
     Quiet,
 }
 
+/// How the program waits for the descriptors that drive a queue's shard.
+pub(in crate::progress) enum DriveFds {
+    /// It waits for an epoll set of them.
+    Joined(EpollSet),
+    /// It waits for each of them.
+    #[cfg(feature = "tokio")]
+    Apart,
+}
+
 impl Drop for QueueCore {
     fn drop(&mut self) {
         if self.drive.get().is_some() {
@@ -100,9 +109,9 @@ impl QueueCore {
         self.fd_use() == FdUse::Program
     }
 
-    /// The epoll set that drives the queue's shard, for which the program waits. Empty: the queue's
+    /// The descriptors that drive the queue's shard, for which the program waits. Empty: the queue's
     /// descriptor does not drive the shard.
-    pub(in crate::progress) fn drive_set(&self) -> &OnceLock<EpollSet> {
+    pub(in crate::progress) fn drive_fds(&self) -> &OnceLock<DriveFds> {
         &self.drive
     }
 
