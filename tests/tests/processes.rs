@@ -445,7 +445,8 @@ fn five_hundred_from_another_process() {
 }
 
 /// A thread that finds an event each time it looks, and so never waits, still gets the
-/// events of each of its connections to another process, of none much fewer than of others.
+/// events of each of its connections to another process. It polls some of them itself, and the
+/// background thread serves the others at each of its ticks, however fast the machine is.
 #[test]
 fn a_thread_that_never_waits_gets_events_of_other_processes() {
     const MANY: usize = 40;
@@ -484,7 +485,7 @@ fn a_thread_that_never_waits_gets_events_of_other_processes() {
         }
     }
     let most = heard.iter().max().unwrap();
-    assert!(*most < 10 * ROUNDS, "{heard:?}");
+    assert!(*most < 40 * ROUNDS, "{heard:?}");
     drop(sockets);
     child.finish();
 }
