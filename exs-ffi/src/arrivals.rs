@@ -67,10 +67,10 @@ impl Interest {
         let (readable, oneshot) =
             (libc::EPOLLIN.cast_unsigned(), libc::EPOLLONESHOT.cast_unsigned());
         let served = event.events & readable != 0 && event.events & oneshot == 0;
-        if served {
+        served.then(|| {
             set.event_loop.add_member();
-        }
-        served.then(|| Interest { set, numbers, event })
+            Interest { set, numbers, event }
+        })
     }
 
     /// The registration of the arrival descriptor: EPOLLIN, EPOLLET and, if the program asks for it,

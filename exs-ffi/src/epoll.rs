@@ -170,31 +170,21 @@ impl Found {
     /// Adds the kernel's events, which lie behind those that are there. An event for a socket that the
     /// loop has found, too, is joined to that. Returns true if there was one for the library.
     fn merge(&mut self, from_kernel: usize, own: u64) -> Result<bool> {
-        let (known, mut woken) = (self.len, false);
+        let (list, known, mut woken) = (In::from(self.events), self.len, false);
         for at in known..known + from_kernel {
-            let event = In::from(self.events).read_at(at)?;
+            let event = list.read_at(at)?;
             if event.u64 == own {
                 woken = true;
                 continue;
             }
-            let mut same = None;
-            for i in 0..known {
-                let other = In::from(self.events).read_at(i)?;
-                if other.u64 == event.u64 {
-                    same = Some((i, other));
-                    break;
-                }
-            }
-            match same {
-                Some((i, other)) => {
-                    let events = other.events | event.events;
-                    self.events.write_at(i, libc::epoll_event { events, u64: event.u64 })?;
-                }
-                None => {
-                    self.events.write_at(self.len, event)?;
-                    self.len += 1;
-                }
-            }
+            let is_same = |i: &usize| list.read_at(*i).is_ok_and(|other| other.u64 == event.u64);
+            let same = (0..known).find(is_same);
+            let (at, events) = match same {
+                Some(i) => (i, list.read_at(i)?.events | event.events),
+                None => (self.len, event.events),
+            };
+            self.events.write_at(at, libc::epoll_event { events, u64: event.u64 })?;
+            self.len += usize::from(same.is_none());
         }
         Ok(woken)
     }

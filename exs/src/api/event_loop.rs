@@ -1,6 +1,6 @@
 //! Event loops that wait for the descriptors of sockets, and drive the shards of these.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 use super::{Driven, EventQueue, Socket};
 use crate::progress::{Error, LoopId, QueueOptions, Shard, Standing};
@@ -27,11 +27,6 @@ impl LoopDriver {
         EventQueue::with_options(&options).map(LoopDriver)
     }
 
-    /// The shard that it drives.
-    pub fn shard(&self) -> Shard {
-        self.0.shard()
-    }
-
     /// A thread leaves the loop, and another one may sleep: announces its sleep. If this one `leaves`
     /// something, the descriptor becomes readable.
     pub fn leave(&self, leaves: bool) {
@@ -47,12 +42,6 @@ impl LoopDriver {
     pub fn drive(&self, event_loop: LoopId, found: impl Fn() -> bool) -> Result<bool, Error> {
         let driven = self.0.core().context().drive_loop(event_loop, found)?;
         Ok(driven == Driven::Asleep)
-    }
-}
-
-impl AsFd for LoopDriver {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 
