@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 
 use super::SockId;
 use super::branch::{Branches, Trunk};
+use super::cm::PATIENCE;
 use super::domain::Place;
 use super::startups::Startups;
 use crate::ids::OpId;
@@ -63,6 +64,20 @@ pub(super) struct AcceptOp {
     pub(super) home: Shard,
 }
 
+/// What becomes of a connection request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Its connection starts up.
+    Starts,
+    /// It waits until the backlog has room. Only listeners have such requests: an accept that comes to
+    /// a branch looks for connections at the listener.
+    Waits,
+    /// It goes from a branch to the listener.
+    Passes,
+    /// Too many wait already.
+    Refused,
+}
+
 /// A listener's connections.
 #[derive(Default)]
 pub(super) struct Accepts {
@@ -102,6 +117,17 @@ impl Accepts {
         match &self.trunk {
             Some(trunk) => self.starting.places() < trunk.free(),
             None => self.starting.places() + self.ready.len() < self.backlog,
+        }
+    }
+
+    /// What becomes of a request that has come. The listener may take the last free accept of a branch
+    /// at any moment, so the caller must not ask twice for one request.
+    pub(super) fn admission(&self) -> Admission {
+        match self.has_room() {
+            true => Admission::Starts,
+            false if self.trunk.is_some() => Admission::Passes,
+            false if self.waiting.len() < self.backlog + PATIENCE => Admission::Waits,
+            false => Admission::Refused,
         }
     }
 

@@ -411,8 +411,8 @@ impl Engine {
         }
     }
 
-    /// Hands a request for which a branch has no accept to its listener. Returns it if the socket is no
-    /// branch, or if the branch must take it.
+    /// Hands a request for which a branch has no accept to its listener. Returns it if the RNIC cannot
+    /// hand it over.
     pub(super) fn pass_request(
         &mut self,
         device: usize,
@@ -421,9 +421,6 @@ impl Engine {
     ) -> Option<Request> {
         let Some(a) = &self.sockets[index].accepts else { return Some(r) };
         let Some(trunk) = a.trunk.clone() else { return Some(r) };
-        if a.has_room() {
-            return Some(r);
-        }
         let parent = Parent::Here(trunk.listener);
         let incoming = match self.pack_request(device, index, parent, r) {
             Ok(incoming) => incoming,
@@ -440,5 +437,52 @@ impl Engine {
             s.state = State::Closed;
             self.sockets.mark(id.index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::accepts::Admission;
+    use super::super::startups::StartupId;
+    use super::*;
+
+    const SOCKET: SockId = SockId { index: 0, generation: 1 };
+
+    fn branch(accepts: usize) -> (Accepts, Trunk) {
+        let free = SharedCount::default();
+        free.set(accepts);
+        let (ready, served) = (SharedCount::default(), SharedCount::default());
+        let trunk = Trunk { shard: Shard::FIRST, listener: SOCKET, ready, served, free };
+        (Accepts::of_branch(trunk.clone(), Vec::new()), trunk)
+    }
+
+    #[test]
+    fn a_request_without_an_accept_never_waits_in_a_branch() {
+        let (a, listener) = branch(1);
+        assert_eq!(a.admission(), Admission::Starts);
+        // The listener has a connection for this accept.
+        assert!(listener.take_free());
+        assert_eq!(a.admission(), Admission::Passes);
+        // A start-up under way has the place of an accept.
+        let (mut a, _) = branch(1);
+        a.starting.begin(StartupId::Here(SOCKET), Time::ZERO);
+        assert_eq!(a.admission(), Admission::Passes);
+    }
+
+    #[test]
+    fn requests_wait_at_a_listener_up_to_a_limit() {
+        let mut a = Accepts::new(1, Vec::new());
+        assert_eq!(a.admission(), Admission::Starts);
+        a.starting.begin(StartupId::Here(SOCKET), Time::ZERO);
+        assert_eq!(a.admission(), Admission::Waits);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 7));
+        let request = |i| Request {
+            req: crate::rnic::ConnReq(i),
+            peer,
+            local: peer,
+            private_data: Vec::new(),
+        };
+        a.waiting.extend((0..).map(|i| (0, request(i))).take(1 + super::super::cm::PATIENCE));
+        assert_eq!(a.admission(), Admission::Refused);
     }
 }

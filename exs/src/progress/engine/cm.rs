@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::accepts::{AcceptOp, Arrival, Parent, Request};
+use super::accepts::{AcceptOp, Admission, Arrival, Parent, Request};
 use super::binding::Binding;
 use super::connection::ConnectionFacts;
 use super::device::Device;
@@ -172,25 +172,32 @@ impl Engine {
             let closed = Refusal { code: RefusalCode::Closed, versions: VERSIONS };
             return self.devices[device].reject(r.req, &closed.emit(), now);
         };
-        if let Some(r) = self.pass_request(device, parent, r) {
-            self.admit_request(device, parent, r, now);
-        }
+        self.admit_request(device, parent, r, now);
     }
 
-    /// A request finds its place in the backlog, waits for one, or is refused.
+    /// A request finds its place in the backlog, waits for one, goes to the listener of its branch, or
+    /// is refused.
     pub(super) fn admit_request(&mut self, device: usize, parent: u32, r: Request, now: Time) {
         let Some(a) = &mut self.sockets[parent].accepts else { return };
-        if a.has_room() {
-            self.take_request(device, parent, r, now);
-        } else if a.waiting.len() < a.backlog + PATIENCE {
-            a.waiting.push_back((device, r));
-            self.make_room(parent, now);
-            // Marks the listener, which sets its timer. If no other event comes, the timer takes the
-            // places of start-ups that are late by then.
-            self.sockets.mark(parent);
-        } else {
-            let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
-            self.devices[device].reject(r.req, &full.emit(), now);
+        match a.admission() {
+            Admission::Starts => self.take_request(device, parent, r, now),
+            Admission::Passes => {
+                // If the connection is established where no accept waits, it goes to the listener.
+                if let Some(r) = self.pass_request(device, parent, r) {
+                    self.take_request(device, parent, r, now);
+                }
+            }
+            Admission::Waits => {
+                a.waiting.push_back((device, r));
+                self.make_room(parent, now);
+                // Marks the listener, which sets its timer. If no other event comes, the timer takes
+                // the places of start-ups that are late by then.
+                self.sockets.mark(parent);
+            }
+            Admission::Refused => {
+                let full = Refusal { code: RefusalCode::BacklogFull, versions: VERSIONS };
+                self.devices[device].reject(r.req, &full.emit(), now);
+            }
         }
     }
 
