@@ -17,6 +17,11 @@
 //! the owner sleeps, or the owner sees the bit. The owner clears a bit before it looks at the
 //! connection. So it sees everything that the peer published before it set the bit.
 //!
+//! # Passing
+//! The bitmap goes to a process once, as a message with two descriptors. The memory of the process's
+//! other connections *names* it by its inode, with the connection's slot. A peer that does not know the
+//! name goes on with messages, and gets the descriptors after some of them.
+//!
 //! # Trust
 //! A process passes its bitmap, and the doorbell that goes with it, to peers of its own user
 //! only. All of them write the same words. A hostile peer can cause useless looks at connections
@@ -27,7 +32,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use crate::sys::{Button, ForeignFd, SharedWords, WakeSocket, memfd_id};
+use crate::sys::{Button, ForeignFd, PeerCred, SharedWords, WakeSocket, memfd_id};
 
 /// Connections that can have a bit. Connections beyond are woken by messages.
 pub(super) const SLOTS: u32 = 1 << 15;
@@ -48,6 +53,10 @@ fn bit_of(slot: u32) -> (usize, u64) {
 pub(super) struct DoorbellBitmap {
     words: SharedWords,
     fd: OwnedFd,
+    /// The inode of the memfd, by which processes that have the bitmap know it.
+    id: u64,
+    /// The processes that have the bitmap, each with the number of its connections that use it.
+    holders: Vec<(PeerCred, usize)>,
     bell: WakeSocket,
     /// `ASLEEP` is 1.
     asleep: bool,
@@ -58,8 +67,36 @@ pub(super) struct DoorbellBitmap {
 impl DoorbellBitmap {
     pub(super) fn new() -> io::Result<DoorbellBitmap> {
         let (words, fd) = SharedWords::create(WORDS)?;
-        let bell = WakeSocket::new()?;
-        Ok(DoorbellBitmap { words, fd, bell, asleep: false, used: 0 })
+        let (bell, (_, id)) = (WakeSocket::new()?, memfd_id(fd.as_fd())?);
+        Ok(DoorbellBitmap { words, fd, id, holders: Vec::new(), bell, asleep: false, used: 0 })
+    }
+
+    /// What stands for the bitmap in the memory of a connection.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// True if a process has the bitmap from a connection that is still open.
+    pub(super) fn is_with(&self, cred: PeerCred) -> bool {
+        // A process of another pid namespace may have no number here.
+        cred.pid != 0 && self.holders.iter().any(|(holder, _)| *holder == cred)
+    }
+
+    /// One more connection of a process uses the bitmap.
+    pub(super) fn note_holder(&mut self, cred: PeerCred) {
+        match self.holders.iter_mut().find(|(holder, _)| *holder == cred) {
+            Some((_, connections)) => *connections += 1,
+            None => self.holders.push((cred, 1)),
+        }
+    }
+
+    /// One connection less of a process uses the bitmap. After the last the process may have closed it.
+    pub(super) fn take_back(&mut self, cred: PeerCred) {
+        let Some(at) = self.holders.iter().position(|(holder, _)| *holder == cred) else { return };
+        self.holders[at].1 -= 1;
+        if self.holders[at].1 == 0 {
+            self.holders.swap_remove(at);
+        }
     }
 
     /// The descriptor that becomes readable when a peer sets a bit while this process sleeps.
@@ -69,8 +106,13 @@ impl DoorbellBitmap {
 
     /// The descriptors to pass to the peer of the connection with this slot.
     pub(super) fn give(&mut self, slot: u32) -> [BorrowedFd<'_>; 2] {
-        self.used = self.used.max(bit_of(slot).0 + 1 - FIRST);
+        self.note_slot(slot);
         [self.fd.as_fd(), self.bell.button()]
+    }
+
+    /// The peer of the connection with this slot will set its bit.
+    pub(super) fn note_slot(&mut self, slot: u32) {
+        self.used = self.used.max(bit_of(slot).0 + 1 - FIRST);
     }
 
     fn group(&self, group: usize) -> u64 {
@@ -162,6 +204,13 @@ impl PeerBitmaps {
         self.0.push((file_id, Arc::downgrade(&bitmap)));
         Ok(bitmap)
     }
+
+    /// Finds a bitmap that is open already. A peer can name the bitmap of another process, and so cause
+    /// useless looks there, as with a bitmap of its own.
+    pub(super) fn find(&self, id: u64) -> Option<Arc<PeerBitmap>> {
+        let named = |((_, inode), _): &&((u64, u64), Weak<PeerBitmap>)| *inode == id;
+        self.0.iter().filter(named).find_map(|(_, bitmap)| bitmap.upgrade())
+    }
 }
 
 #[cfg(all(test, not(miri)))]
@@ -230,6 +279,39 @@ mod tests {
         assert!(woken(&bitmap));
         assert!(theirs.set(7));
         assert!(!woken(&bitmap), "once");
+    }
+
+    #[test]
+    fn a_process_is_passed_the_bitmap_once_for_all_its_open_connections() {
+        let (mut bitmap, theirs) = both(&[1]);
+        let (one, other) = (PeerCred { pid: 7, uid: 1 }, PeerCred { pid: 8, uid: 1 });
+        bitmap.note_holder(one);
+        bitmap.note_holder(one);
+        assert!(bitmap.is_with(one) && !bitmap.is_with(other));
+        bitmap.take_back(one);
+        bitmap.take_back(other);
+        assert!(bitmap.is_with(one));
+        bitmap.take_back(one);
+        assert!(!bitmap.is_with(one), "its last connection has ended");
+        let hidden = PeerCred { pid: 0, uid: 1 };
+        bitmap.note_holder(hidden);
+        assert!(!bitmap.is_with(hidden), "this may be any process");
+        // A bit of a connection that was only told the name.
+        bitmap.note_slot(200);
+        assert!(theirs.set(200));
+        assert_eq!(take(&mut bitmap), [200]);
+    }
+
+    #[test]
+    fn a_bitmap_is_found_by_its_name_while_a_connection_uses_it() {
+        let (mut bitmap, mut bitmaps) = (DoorbellBitmap::new().unwrap(), PeerBitmaps::default());
+        assert!(bitmaps.find(bitmap.id()).is_none());
+        let [memfd, button] = passed(bitmap.give(3));
+        let theirs = bitmaps.open(memfd, button).unwrap();
+        assert!(bitmaps.find(bitmap.id()).is_some_and(|found| Arc::ptr_eq(&found, &theirs)));
+        assert!(bitmaps.find(bitmap.id() + 1).is_none());
+        drop(theirs);
+        assert!(bitmaps.find(bitmap.id()).is_none());
     }
 
     #[test]

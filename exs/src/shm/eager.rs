@@ -46,7 +46,7 @@ impl ShmRnic {
         match link.polling.hot {
             true => link.polling.misses = 0,
             // Its peer sets its bit: it waits for nothing that it did not wait for before.
-            false if link.wake_up.peer_has_bitmap && full => {}
+            false if link.peer_has_bitmap() && full => {}
             false if link.base.attended => {}
             false => self.make_hot(id),
         }

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use super::ShmRnic;
 use super::control::ControlMessage;
 use super::doorbells::{DoorbellBitmap, SLOTS};
-use super::link::ReceivedBitmap;
+use super::wake_up::{BitmapGrant, ReceivedBitmap};
 use crate::driver::Source;
 use crate::rnic::table;
 
@@ -54,7 +54,7 @@ impl ShmRnic {
             }
             return;
         }
-        if link.wake_up.peer_has_bitmap && full {
+        if link.peer_has_bitmap() && full {
             if link.arm() {
                 self.enqueue(Source::Link(id));
             }
@@ -128,6 +128,10 @@ impl ShmRnic {
             if let Ok(bitmap) = self.parts.peer_bitmaps.open(memfd, button) {
                 link.ring_by_bitmap(bitmap, slot);
             }
+        } else if let Some((named, slot)) = link.named_bitmap()
+            && let Some(bitmap) = self.parts.peer_bitmaps.find(named)
+        {
+            link.ring_by_bitmap(bitmap, slot);
         }
         let slot = table::place_of(id);
         let wants = link.wants_bitmap(full) && slot < SLOTS;
@@ -147,12 +151,24 @@ impl ShmRnic {
         self.parts.bitmap.is_some()
     }
 
+    /// Gives a peer our bitmap. One message for each process suffices: the memory of its other
+    /// connections names the bitmap, which takes no system call.
     fn pass_bitmap(&mut self, id: u32, slot: u32) {
         let (Ok(link), Some(bitmap)) = (self.links.get_mut(id), &mut self.parts.bitmap) else {
             return;
         };
-        link.wake_up.peer_has_bitmap =
-            link.send_control(&ControlMessage::PassBitmap { slot }, &bitmap.give(slot));
+        if !link.peer_has_bitmap() && bitmap.is_with(link.peer.cred) {
+            bitmap.note_slot(slot);
+            link.name_bitmap(bitmap.id(), slot);
+        } else if link.send_control(&ControlMessage::PassBitmap { slot }, &bitmap.give(slot)) {
+            if link.peer_has_bitmap() {
+                bitmap.take_back(link.peer.cred);
+            }
+            link.note_grant(BitmapGrant::Passed);
+        } else {
+            return;
+        }
+        bitmap.note_holder(link.peer.cred);
     }
 
     /// Polls the hot links and the bitmap, and enqueues what has work. True if anything has.
@@ -184,7 +200,7 @@ impl ShmRnic {
             link.polling.misses += 1;
             // More links than fit may have become hot before their peers got the bitmap.
             if link.polling.misses > max_misses
-                || (link.wake_up.peer_has_bitmap && self.parts.hot.len() > MAX_HOT_WITH_BITMAP)
+                || (link.peer_has_bitmap() && self.parts.hot.len() > MAX_HOT_WITH_BITMAP)
             {
                 at -= 1;
                 self.parts.hot.swap_remove(at);

@@ -3,17 +3,14 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
-use super::attended::AttendantSleep;
 use super::control::{ControlMessage, MAX_MESSAGE};
-use super::doorbells::PeerBitmap;
-use super::polled::PolledEnds;
 use super::ring::{Mem, Word};
 use super::rx::Rx;
-use super::sleep::{BY_WORD, FOR_END, FOR_RECORDS, FOR_ROOM};
+use super::sleep::{FOR_END, FOR_RECORDS, FOR_ROOM};
 use super::source::{PeerRegions, SharedRegions};
 use super::tx::Tx;
+use super::wake_up::{ReceivedBitmap, WakeUp};
 use crate::driver::{LinkBase, LinkOwner};
 use crate::iwarp::RxBuf;
 use crate::mem::KeyTable;
@@ -25,8 +22,6 @@ use crate::time::Time;
 const ABORTED: u64 = 1;
 const REFUSED: u64 = 2 << 32;
 
-/// Bells that came as messages, after which a connection is worth a bit of the bitmap.
-const MESSAGE_BELLS: u32 = 8;
 /// Messages taken from one socket before others have their turn.
 const MESSAGES_PER_TURN: usize = 16;
 
@@ -119,23 +114,6 @@ pub(super) struct TransferOutcome {
     pub(super) moved: bool,
 }
 
-/// How to wake the peer.
-#[derive(Default)]
-enum Bell {
-    /// By a message on the socket: for connections that are mostly idle.
-    #[default]
-    Message,
-    /// By the bit of this slot in the bitmap of its process. Only for a peer of our own user.
-    DoorbellBitmap(Arc<PeerBitmap>, u32),
-}
-
-/// The descriptors of a peer's bitmap that have come and were not checked yet.
-pub(super) struct ReceivedBitmap {
-    pub(super) slot: u32,
-    pub(super) memfd: ForeignFd,
-    pub(super) button: ForeignFd,
-}
-
 /// The UNIX socket beside the memory.
 pub(super) struct ControlSocket {
     /// None in the phase `Calling`.
@@ -157,23 +135,6 @@ pub(super) struct PeerTerms {
     pub(super) ord: u32,
     /// READs at a time that we answer. Until ACCEPT: that the connecting side answers.
     pub(super) ird: u32,
-}
-
-/// How each side wakes the other.
-#[derive(Default)]
-pub(super) struct WakeUp {
-    /// How this side wakes the peer.
-    bell: Bell,
-    /// The peer's bitmap, if it has come since the last turn.
-    pub(super) received_bitmap: Option<Box<ReceivedBitmap>>,
-    /// The peer has our bitmap: it sets the bit of this connection, so no thread need poll it.
-    pub(super) peer_has_bitmap: bool,
-    /// Bells that came as messages.
-    bells_received: u32,
-    /// The descriptor that the program of each side polls.
-    pub(super) polled: PolledEnds,
-    /// How the attendant sleeps.
-    pub(super) attendant: AttendantSleep,
 }
 
 /// The state of a link for threads that poll.
@@ -292,22 +253,6 @@ impl ShmLink {
         self.fd().is_some_and(|fd| send_with_fds(fd, &message.emit(), fds).is_ok())
     }
 
-    /// Wakes the peer if it sleeps and wants to be woken for `what`.
-    pub(super) fn ring(&self, what: u64) {
-        let mask = self.mem.sleep_words().must_ring(what);
-        if mask & BY_WORD != 0 {
-            self.mem.sleep_words().wake_sleeper();
-        } else if mask != 0 {
-            let rung = match &self.wake_up.bell {
-                Bell::DoorbellBitmap(bitmap, slot) => bitmap.set(*slot),
-                Bell::Message => false,
-            };
-            if !rung {
-                self.send_control(&ControlMessage::Bell, &[]);
-            }
-        }
-    }
-
     /// Reads the socket up to the next message of the start-up. Handles other messages itself, and
     /// notes in `hung_up` that the peer has hung up.
     pub(super) fn next_input(&mut self) -> SocketInput {
@@ -352,9 +297,7 @@ impl ShmLink {
         let lacking = fds.is_none();
         let mut fds = fds.unwrap_or_default();
         match (message, &mut fds[..]) {
-            (ControlMessage::Bell, _) => {
-                self.wake_up.bells_received = self.wake_up.bells_received.saturating_add(1)
-            }
+            (ControlMessage::Bell, _) => self.wake_up.note_bell(),
             (&ControlMessage::PassBitmap { slot }, [_, _]) if self.peer.trusted => {
                 if let (Some(button), Some(memfd)) = (fds.pop(), fds.pop()) {
                     self.wake_up.received_bitmap =
@@ -381,19 +324,6 @@ impl ShmLink {
             _ => return false,
         }
         true
-    }
-
-    /// True if the peer should get our bitmap: its messages have woken us often, or the hot set is
-    /// full (`hot_set_full`).
-    pub(super) fn wants_bitmap(&self, hot_set_full: bool) -> bool {
-        self.peer.trusted
-            && !self.wake_up.peer_has_bitmap
-            && (hot_set_full || self.wake_up.bells_received >= MESSAGE_BELLS)
-    }
-
-    /// From now on rings by setting the bit of `slot` in the peer's bitmap.
-    pub(super) fn ring_by_bitmap(&mut self, bitmap: Arc<PeerBitmap>, slot: u32) {
-        self.wake_up.bell = Bell::DoorbellBitmap(bitmap, slot);
     }
 
     /// Records the process at the other end. `us`: the user whose processes are trusted; None: no

@@ -266,6 +266,11 @@ impl LinkSetup for Box<ShmLink> {
         if link.polling.hot {
             driver.parts.hot.retain(|h| *h != id);
         }
+        if link.peer_has_bitmap()
+            && let Some(bitmap) = &mut driver.parts.bitmap
+        {
+            bitmap.take_back(link.peer.cred);
+        }
         driver.keep_spare(*link);
     }
 }

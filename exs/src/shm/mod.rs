@@ -49,6 +49,7 @@ mod sleep;
 mod source;
 mod spares;
 mod tx;
+mod wake_up;
 
 use std::io;
 

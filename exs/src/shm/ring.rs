@@ -61,7 +61,7 @@ const LANE_LEN: usize = 256 << 10;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
 /// Version of the layout and of the records.
-pub(super) const VERSION: u64 = 6;
+pub(super) const VERSION: u64 = 7;
 /// The geometry: magic, version, bytes of a ring, of a lane, of all. The nonces follow.
 const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
 const NONCES: usize = HEAD + 8 * GEOMETRY.len();
@@ -97,6 +97,11 @@ pub(super) enum Word {
     Asleep = 192,
     /// How its owner has ended the connection; 0: it has not.
     State = 256,
+    /// The doorbell bitmap of its owner, which the other side has from another connection; 0: none
+    /// was named.
+    BitmapId = 264,
+    /// The connection's bit in that bitmap.
+    BitmapSlot = 272,
 }
 
 /// An area of bytes for one direction.

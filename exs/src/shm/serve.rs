@@ -288,7 +288,8 @@ impl ShmRnic {
                 self.turns.timers.set(Source::Link(id), now + CLOSE_LIMIT);
             }
         }
-        if link.wake_up.received_bitmap.is_some() || link.wants_bitmap(full) {
+        let came = link.wake_up.received_bitmap.is_some() || link.named_bitmap().is_some();
+        if came || link.wants_bitmap(full) {
             self.exchange_bitmaps(id);
         }
         let Ok(link) = self.links.get_mut(id) else { return };

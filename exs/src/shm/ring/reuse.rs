@@ -6,8 +6,16 @@ use std::sync::atomic::Ordering;
 
 use super::{Mem, MemOwner, MemSide, Word, odd};
 
-const ALL_WORDS: [Word; 6] =
-    [Word::Consumed, Word::LaneFor, Word::Drained, Word::Filled, Word::Asleep, Word::State];
+const ALL_WORDS: [Word; 8] = [
+    Word::Consumed,
+    Word::LaneFor,
+    Word::Drained,
+    Word::Filled,
+    Word::Asleep,
+    Word::State,
+    Word::BitmapId,
+    Word::BitmapSlot,
+];
 
 impl Mem {
     /// Prepares the memory of a connection that has ended for another one, as side 0. The peer must

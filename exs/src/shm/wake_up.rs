@@ -1,0 +1,132 @@
+//! How the two sides of a connection wake each other.
+
+use std::sync::Arc;
+
+use super::attended::AttendantSleep;
+use super::control::ControlMessage;
+use super::doorbells::PeerBitmap;
+use super::link::ShmLink;
+use super::polled::PolledEnds;
+use super::ring::Word;
+use super::sleep::BY_WORD;
+use crate::sys::ForeignFd;
+
+/// Bells that came as messages, after which a connection is worth a bit of the bitmap.
+const MESSAGE_BELLS: u32 = 8;
+
+/// How to wake the peer.
+#[derive(Default)]
+enum Bell {
+    /// By a message on the socket: for connections that are mostly idle.
+    #[default]
+    Message,
+    /// By the bit of this slot in the bitmap of its process. Only for a peer of our own user.
+    DoorbellBitmap(Arc<PeerBitmap>, u32),
+}
+
+/// The descriptors of a peer's bitmap that have come and were not checked yet.
+pub(super) struct ReceivedBitmap {
+    pub(super) slot: u32,
+    pub(super) memfd: ForeignFd,
+    pub(super) button: ForeignFd,
+}
+
+/// Whether the peer can set the bit of this connection in our bitmap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum BitmapGrant {
+    #[default]
+    No,
+    /// This side has named the bitmap in the memory, as the peer has it from another connection.
+    Named,
+    /// This side has passed the bitmap.
+    Passed,
+}
+
+/// How each side wakes the other.
+#[derive(Default)]
+pub(super) struct WakeUp {
+    /// How this side wakes the peer.
+    bell: Bell,
+    /// The peer's bitmap, if it has come since the last turn.
+    pub(super) received_bitmap: Option<Box<ReceivedBitmap>>,
+    /// Our bitmap: a peer that has it sets the bit of this connection, so no thread need poll it.
+    grant: BitmapGrant,
+    /// Bells that came as messages since the grant changed.
+    bells_received: u32,
+    /// The descriptor that the program of each side polls.
+    pub(super) polled: PolledEnds,
+    /// How the attendant sleeps.
+    pub(super) attendant: AttendantSleep,
+}
+
+impl WakeUp {
+    /// A bell came as a message.
+    pub(super) fn note_bell(&mut self) {
+        self.bells_received = self.bells_received.saturating_add(1);
+    }
+}
+
+impl ShmLink {
+    /// Wakes the peer if it sleeps and wants to be woken for `what`.
+    pub(super) fn ring(&self, what: u64) {
+        let mask = self.mem.sleep_words().must_ring(what);
+        if mask & BY_WORD != 0 {
+            self.mem.sleep_words().wake_sleeper();
+        } else if mask != 0 {
+            let rung = match &self.wake_up.bell {
+                Bell::DoorbellBitmap(bitmap, slot) => bitmap.set(*slot),
+                Bell::Message => false,
+            };
+            if !rung {
+                self.send_control(&ControlMessage::Bell, &[]);
+            }
+        }
+    }
+
+    /// True if the peer has our bitmap.
+    #[inline]
+    pub(super) fn peer_has_bitmap(&self) -> bool {
+        self.wake_up.grant != BitmapGrant::No
+    }
+
+    /// True if the peer should get our bitmap: its messages have woken us often, or the hot set is
+    /// full (`hot_set_full`). A peer that still sends messages does not know a bitmap that was named.
+    pub(super) fn wants_bitmap(&self, hot_set_full: bool) -> bool {
+        let often = self.wake_up.bells_received >= MESSAGE_BELLS;
+        self.peer.trusted
+            && match self.wake_up.grant {
+                BitmapGrant::No => hot_set_full || often,
+                BitmapGrant::Named => often,
+                BitmapGrant::Passed => false,
+            }
+    }
+
+    /// Notes that the peer got our bitmap.
+    pub(super) fn note_grant(&mut self, grant: BitmapGrant) {
+        (self.wake_up.grant, self.wake_up.bells_received) = (grant, 0);
+    }
+
+    /// Names our bitmap, and the bit of this connection, to a peer that has the bitmap from another
+    /// connection.
+    pub(super) fn name_bitmap(&mut self, id: u64, slot: u32) {
+        self.mem.set(Word::BitmapSlot, slot.into());
+        self.mem.set(Word::BitmapId, id);
+        self.note_grant(BitmapGrant::Named);
+    }
+
+    /// The bitmap that the peer has named, and the bit of this connection. None if it has named none,
+    /// or if this side rings by a bitmap already.
+    pub(super) fn named_bitmap(&self) -> Option<(u64, u32)> {
+        if !self.peer.trusted || matches!(self.wake_up.bell, Bell::DoorbellBitmap(..)) {
+            return None;
+        }
+        let id = self.mem.theirs(Word::BitmapId);
+        let slot = u32::try_from(self.mem.theirs(Word::BitmapSlot)).ok();
+        slot.filter(|_| id != 0).map(|slot| (id, slot))
+    }
+
+    /// From now on rings by setting the bit of `slot` in the peer's bitmap.
+    pub(super) fn ring_by_bitmap(&mut self, bitmap: Arc<PeerBitmap>, slot: u32) {
+        self.wake_up.bell = Bell::DoorbellBitmap(bitmap, slot);
+    }
+}
