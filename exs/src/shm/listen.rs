@@ -9,7 +9,8 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::Interest;
@@ -33,13 +34,36 @@ const READY_LIMIT: Duration = Duration::from_secs(5);
 /// Peers that may wait in the kernel. A peer that finds the backlog full tries again.
 const BACKLOG: u32 = 4096;
 
+/// A listening socket, which the acceptors of several RNICs may have.
+struct ListeningSocket {
+    /// The descriptor of an acceptor that has joined others. It goes before the socket does.
+    own: Option<OwnedFd>,
+    socket: Arc<PeerListener>,
+}
+
+impl AsFd for ListeningSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.own.as_ref().map_or_else(|| self.socket.as_fd(), AsFd::as_fd)
+    }
+}
+
+impl ListeningSocket {
+    /// The same socket for another acceptor. A reactor tells registrations by their descriptors.
+    fn share(&self) -> io::Result<ListeningSocket> {
+        let own = Some(self.as_fd().try_clone_to_owned()?);
+        Ok(ListeningSocket { own, socket: Arc::clone(&self.socket) })
+    }
+}
+
 /// The sockets of a listener: one, or two if it takes IPv6 and IPv4.
 pub struct ShmAcceptor {
-    socks: Vec<PeerListener>,
+    socks: Vec<ListeningSocket>,
     addr: SocketAddr,
     /// Holds the TCP port; None if another device of this process does.
-    _port: Option<OwnedFd>,
+    port: Option<Arc<OwnedFd>>,
     v6_only: bool,
+    /// Other RNICs accept from the same sockets.
+    shared: bool,
 }
 
 impl Acceptor for ShmAcceptor {
@@ -66,14 +90,28 @@ impl Acceptor for ShmAcceptor {
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {
         self.socks.iter().try_for_each(|sock| {
             let raw = sock.as_fd().as_raw_fd();
-            reactor.watch(&mut SourceFd(&raw), source, Interest::READABLE)
+            match self.shared {
+                true => reactor.watch_exclusively(sock.as_fd(), source),
+                false => reactor.watch(&mut SourceFd(&raw), source, Interest::READABLE),
+            }
         })
     }
 
     fn forget(&mut self, reactor: &ReactorShare) {
         for sock in &self.socks {
-            reactor.forget(&mut SourceFd(&sock.as_fd().as_raw_fd()));
+            match self.shared {
+                true => reactor.forget_exclusive(sock.as_fd()),
+                false => reactor.forget(&mut SourceFd(&sock.as_fd().as_raw_fd())),
+            }
         }
+    }
+
+    /// The names are bound until the last of the acceptors is gone.
+    fn share(&mut self) -> io::Result<Option<ShmAcceptor>> {
+        let socks = self.socks.iter().map(ListeningSocket::share).collect::<io::Result<_>>()?;
+        self.shared = true;
+        let (addr, port) = (self.addr, self.port.clone());
+        Ok(Some(ShmAcceptor { socks, addr, port, v6_only: self.v6_only, shared: true }))
     }
 }
 
@@ -125,15 +163,15 @@ impl LinkSetup for Box<ShmLink> {
             let held = sys::hold_port(&addr, v6_only).map_err(|e| RnicError::os("bind", &e))?;
             let held = TcpListener::from(held);
             addr = held.local_addr().map_err(|e| RnicError::os("getsockname", &e))?;
-            port = Some(held.into());
+            port = Some(Arc::new(held.into()));
         }
         let mut socks = Vec::new();
         for name in names(canonical(addr), v6_only) {
             let sock = listen_abstract(&name, BACKLOG)
                 .map_err(|e| RnicError::os("bind of the abstract name", &e))?;
-            socks.push(sock);
+            socks.push(ListeningSocket { own: None, socket: Arc::new(sock) });
         }
-        Ok((ShmAcceptor { socks, addr, _port: port, v6_only }, addr))
+        Ok((ShmAcceptor { socks, addr, port, v6_only, shared: false }, addr))
     }
 
     fn begin_startup(driver: &mut ShmRnic, listener: u32, sock: PeerSocket, now: Time) {
@@ -387,5 +425,44 @@ impl ShmRnic {
             self.report_request(id, listener, addrs, private_data);
         }
         Some(())
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::rnic::{PathAttr, Rnic};
+    use crate::sys::{RandomSource, connect_abstract};
+
+    #[test]
+    fn another_rnic_accepts_from_the_same_sockets() {
+        let polls = [(); 2].map(|()| mio::Poll::new().unwrap());
+        let [mut one, mut other] = polls.each_ref().map(|poll| {
+            let registry = poll.registry().try_clone().unwrap();
+            ShmRnic::new(registry, 0, RandomSource::seeded(1))
+        });
+        let opts = ListenOpts {
+            backlog: 8,
+            v6_only: false,
+            handshake_timeout: Duration::from_secs(3600),
+            port_held: false,
+            path: PathAttr::default(),
+        };
+        let listener = one.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &opts).unwrap();
+        let addr = one.listener_addr(listener).unwrap();
+        let port = one.share_listener(listener).unwrap();
+        let joined = other.join_listener(port).unwrap();
+        let name = name(Some(addr.ip()), false, 0, addr.port());
+        let callers = [(); 2].map(|()| connect_abstract(&name).unwrap());
+        let now = Time::ZERO;
+        while other.progress(now) {}
+        assert_eq!(other.parts.pending_peers.iter().count(), callers.len());
+        // The name stays for as long as any RNIC listens.
+        one.close_listener(listener).unwrap();
+        assert!(connect_abstract(&name).is_ok());
+        other.close_listener(joined).unwrap();
+        assert!(connect_abstract(&name).is_err());
     }
 }

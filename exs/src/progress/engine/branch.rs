@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::accepts::{AcceptOp, Accepts, Arrival, Parent, Request};
-use super::devices::SOFT;
 use super::domain::Place;
 use super::holder::Holder;
 use super::post::Ticket;
@@ -34,7 +33,7 @@ use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::progress::event::{Bufs, EventKind, Guest};
 use crate::progress::handle::SocketHandle;
-use crate::progress::options::Options;
+use crate::progress::options::{Options, Transport};
 use crate::progress::shards::Shard;
 use crate::rnic::{RnicError, SharedPort};
 use crate::session::OpError;
@@ -98,7 +97,8 @@ pub(super) struct Branches {
 /// What another shard needs to make a branch.
 pub(in crate::progress) struct BranchPlan {
     trunk: Trunk,
-    ports: Vec<SharedPort>,
+    /// The ports, each with the kind and name of its device.
+    ports: Vec<(Transport, String, SharedPort)>,
     kind: SocketKind,
     opts: Options,
     group: Option<String>,
@@ -214,10 +214,13 @@ impl Engine {
         let free = SharedCount::default();
         let trunk = Trunk { shard: here, listener: id, ready, served, free };
         let (mut ports, mut group) = (Vec::new(), None);
-        for &(place, listener) in a.on.iter().filter(|(place, _)| place.device == SOFT) {
-            let device = &mut self.devices[SOFT];
+        for &(place, listener) in &a.on {
+            let device = &mut self.devices[place.device];
+            if !device.shares_ports() {
+                continue;
+            }
             match device.rnic.share_listener(listener) {
-                Ok(port) => ports.push(port),
+                Ok(port) => ports.push((device.transport, device.name().to_owned(), port)),
                 Err(RnicError::Unsupported(_)) => return Branching::Never,
                 Err(e) => {
                     crate::trace::info!("a listener stays in its shard: {e}");
@@ -261,8 +264,12 @@ impl Engine {
             return;
         }
         a.branches.rests = rests;
-        for &(place, listener) in a.on.iter().filter(|(place, _)| place.device == SOFT) {
-            let told = self.devices[SOFT].rnic.rest_listener(listener, rests);
+        for &(place, listener) in &a.on {
+            let device = &mut self.devices[place.device];
+            if !device.shares_ports() {
+                continue;
+            }
+            let told = device.rnic.rest_listener(listener, rests);
             debug_assert!(told.is_ok(), "{place:?}: {told:?}");
         }
     }
@@ -319,18 +326,19 @@ impl Engine {
     pub(in crate::progress) fn open_branch(&mut self, plan: BranchPlan) -> Option<NewBranch> {
         let BranchPlan { trunk, ports, kind, opts, group } = plan;
         let mut on = Vec::new();
-        for port in ports {
-            let device = &mut self.devices[SOFT];
-            let joined = device.enter(group.as_deref()).and_then(|domain| {
+        for (transport, name, port) in ports {
+            let joined = self.devices.place_of(transport, &name).and_then(|at| {
+                let device = &mut self.devices[at];
+                let domain = device.enter(group.as_deref())?;
                 let joined = device.rnic.join_listener(port).inspect_err(|_| device.leave(domain));
-                joined.map(|listener| (Place { device: SOFT, domain }, listener))
+                joined.map(|listener| (Place { device: at, domain }, listener))
             });
             match joined {
                 Ok(joined) => on.push(joined),
                 Err(e) => {
                     crate::trace::info!("a listener stays in its shard: {e}");
                     for (place, listener) in on {
-                        self.devices[SOFT].end_listener(place.domain, listener);
+                        self.devices[place.device].end_listener(place.domain, listener);
                     }
                     return None;
                 }

@@ -110,6 +110,11 @@ impl Device {
         self.domains.iter().all(Domain::is_unused)
     }
 
+    /// True if devices of several shards can accept at one port.
+    pub(super) fn shares_ports(&self) -> bool {
+        matches!(self.transport, Transport::Soft | Transport::Shm)
+    }
+
     /// The same device, in the place of a removed device. Its domains continue the numbering of the
     /// old device, so that no number means two domains.
     pub(super) fn in_place_of(self, old: &Device) -> Device {
