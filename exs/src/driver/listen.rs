@@ -161,12 +161,15 @@ impl<L: LinkSetup> Driver<L> {
         listening.queued = false;
         let step = listening.share.accept_step();
         L::retry_openings(self);
-        for _ in 0..step {
+        for accepted in 0..step {
             let Ok(listening) = self.listening.listeners.get_mut(id) else { return };
             if !listening.readable || listening.open_requests >= listening.max_requests {
                 return;
             }
-            if !listening.acceptor.has_peer() {
+            // After the second connection of a turn the next is mostly there, and accept(2) tells it,
+            // too. But no start-up gives up its place for a peer that is not there.
+            let looks = accepted < 2 || self.listening.startups.may_be_full();
+            if looks && !listening.acceptor.has_peer() {
                 listening.readable = false;
                 return;
             }

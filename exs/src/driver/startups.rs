@@ -56,6 +56,11 @@ impl PendingStartups {
         self.waiting.push_back((id, now));
     }
 
+    /// True if [`place`](Self::place) may have to take the place of a start-up.
+    pub(super) fn may_be_full(&self) -> bool {
+        self.waiting.len() >= self.max
+    }
+
     /// Looks for a place for one more. A start-up that must give up its place is taken out.
     /// `is_starting` tells the start-ups that still wait.
     pub(super) fn place(
@@ -63,7 +68,7 @@ impl PendingStartups {
         now: Time,
         is_starting: impl Fn(u32) -> bool,
     ) -> PlaceForStartup {
-        if self.waiting.len() >= self.max {
+        if self.may_be_full() {
             self.waiting.retain(|(id, _)| is_starting(*id));
         }
         let full = self.waiting.len() >= self.max;
