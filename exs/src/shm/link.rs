@@ -205,8 +205,8 @@ impl ShmLink {
         let phase = if sock.is_some() { LinkPhase::Greeting } else { LinkPhase::Calling };
         ShmLink {
             base: LinkBase::new(owner),
-            // An edge may have passed before the socket was registered.
-            socket: ControlSocket { sock, readable: true, hung_up: false },
+            // The reactor reports what has come before it was given the socket, too.
+            socket: ControlSocket { sock, readable: false, hung_up: false },
             mem,
             phase,
             tx: Tx::default(),
