@@ -33,6 +33,8 @@ pub struct Hello {
     pub called: SocketAddr,
     /// The address that it says it has.
     pub caller: SocketAddr,
+    /// The place in its slab that it says its memory has. There is one.
+    pub place: u32,
     /// Version of the layout, in the message and in the memory.
     pub version: u64,
 }
@@ -59,7 +61,8 @@ fn address(out: &mut Vec<u8>, addr: SocketAddr) {
 impl Hello {
     /// A good one, for this listener.
     pub fn to(addr: SocketAddr) -> Hello {
-        Hello { called: addr, caller: SocketAddr::new(addr.ip(), 9), version: VERSION }
+        let caller = SocketAddr::new(addr.ip(), 9);
+        Hello { called: addr, caller, place: 0, version: VERSION }
     }
 
     fn emit(&self) -> Vec<u8> {
@@ -67,6 +70,7 @@ impl Hello {
         out.extend_from_slice(&self.version.to_ne_bytes());
         address(&mut out, self.called);
         address(&mut out, self.caller);
+        out.extend_from_slice(&self.place.to_ne_bytes());
         out.extend_from_slice(&[8u32.to_ne_bytes(), 8u32.to_ne_bytes()].concat());
         out
     }

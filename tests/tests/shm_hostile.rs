@@ -292,6 +292,8 @@ fn callers_are_not_believed() {
         Hello { caller: other("192.0.2.1:5"), ..good },
         Hello { called: other("127.0.0.2:5"), ..good },
         Hello { called: SocketAddr::new(addr.ip(), addr.port() ^ 1), ..good },
+        Hello { place: 1, ..good },
+        Hello { place: u32::MAX, ..good },
         Hello { version: VERSION + 1, ..good },
     ] {
         let intruder = Intruder::call(addr, &hello);

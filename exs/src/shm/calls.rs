@@ -51,7 +51,7 @@ impl ShmRnic {
             while let Some(&id) = waiting.front() {
                 let calls = |link: &super::ShmLink| link.phase == LinkPhase::Calling;
                 if self.links.get(id).is_ok_and(|link| calls(link)) {
-                    match self.try_names(id) {
+                    match self.try_names(id, now) {
                         Ok(true) => {}
                         Ok(false) => return true,
                         Err(e) => self.fail_attempt(id, e),

@@ -3,7 +3,7 @@
 //! ```text
 //! connecting side                              listening side
 //!   HELLO {addresses, limits, private data}
-//!         + the memfd of the rings        -->
+//!         + the memfd of the slab         -->
 //!                                         <--  ACCEPT {limits, private data} or REJECT
 //!   READY                                 -->
 //! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BITMAP + memfd, doorbell,
@@ -31,6 +31,8 @@ pub(super) enum ControlMessage {
         called: SocketAddr,
         /// The address of the connecting side.
         caller: SocketAddr,
+        /// The place of the connection's memory in its slab.
+        place: u32,
         ird: u32,
         ord: u32,
         private_data: Vec<u8>,
@@ -125,13 +127,13 @@ impl ControlMessage {
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut w = Writer(Vec::with_capacity(64));
         match self {
-            ControlMessage::Hello { called, caller, ird, ord, private_data } => {
+            ControlMessage::Hello { called, caller, place, ird, ord, private_data } => {
                 w.0.push(b'H');
                 w.0.extend_from_slice(MAGIC);
                 w.u64(VERSION);
                 w.addr(called);
                 w.addr(caller);
-                w.u32s(&[*ird, *ord]);
+                w.u32s(&[*place, *ird, *ord]);
                 w.0.extend_from_slice(private_data);
             }
             ControlMessage::Accept { ird, ord, private_data } => {
@@ -173,6 +175,7 @@ impl ControlMessage {
                 ControlMessage::Hello {
                     called: r.addr()?,
                     caller: r.addr()?,
+                    place: r.u32()?,
                     ird: r.u32()?,
                     ord: r.u32()?,
                     private_data: r.rest()?,
@@ -246,6 +249,7 @@ mod tests {
             ControlMessage::Hello {
                 called,
                 caller,
+                place: 5,
                 ird: 1,
                 ord: 2,
                 private_data: private_data.clone(),

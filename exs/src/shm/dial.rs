@@ -15,11 +15,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::ShmRnic;
 use super::control::{ControlMessage, canonical, name, of_family, unspecified};
 use super::link::{Greeting, LinkPhase, ShmLink, SocketInput};
 use super::ring::Mem;
+use super::slabs::{OwnSlab, SlabPlace};
 use super::spares::MadeMemory;
+use super::{ShmParts, ShmRnic};
 use crate::driver::{LinkOwner, Source};
 use crate::rnic::{AttemptNumber, CmEvent, ConnParam, Qp, RnicError};
 use crate::sys::{
@@ -124,26 +125,21 @@ impl ShmRnic {
         self.parts.next_port = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
         let (ours, port) =
             source(called, param.bind, port).map_err(|e| RnicError::os("bind", &e))?;
-        let (mem, memfd, had_by) = match self.parts.spares.take_made(called) {
-            Some(MadeMemory { mut mem, memfd, cred }) => {
+        let (mem, place) = match self.parts.spares.take_made(called) {
+            Some(MadeMemory { mut mem, place }) => {
                 mem.renew(self.new_nonces());
-                (mem, memfd, Some(cred))
+                (mem, place)
             }
-            None => {
-                let (mem, memfd) = self.new_memory()?;
-                (mem, memfd, None)
-            }
+            None => self.new_memory(Some(called).filter(|_| self.parts.trusting), now)?,
         };
         let mut link = ShmLink::new(None, mem, LinkOwner::Qp(qp.0), (of_family(ours, &addr), addr));
         (link.peer.ord, link.peer.ird) =
             (param.ord.min(self.caps.max_ord), param.ird.min(self.caps.max_ird));
-        let (ord, ird) = (link.peer.ord, link.peer.ird);
-        let (caller, private_data) = (ours, param.private_data.to_vec());
-        let message = ControlMessage::Hello { called, caller, ird, ord, private_data }.emit();
-        link.greeting = Some(Greeting { message, memfd, had_by });
+        let private_data = param.private_data.to_vec();
+        link.greeting = Some(Greeting { caller: ours, private_data, place });
         let id = self.links.insert(Box::new(link))?;
         let behind_others = self.parts.waiting_calls.has_some(called);
-        match if behind_others { Ok(false) } else { self.try_names(id) } {
+        match if behind_others { Ok(false) } else { self.try_names(id, now) } {
             Ok(true) => {}
             Ok(false) => self.wait_for_room(id, now),
             // The next turn tries once more, so that a refusal becomes an event, as on TCP.
@@ -158,28 +154,41 @@ impl ShmRnic {
         [self.memory.random_u64(), self.memory.random_u64()]
     }
 
-    fn new_memory(&mut self) -> Result<(Mem, OwnedFd), RnicError> {
-        let nonces = self.new_nonces();
-        let made = Mem::create(nonces).or_else(|e| {
-            match crate::sys::starved(&e) && self.parts.spares.clear() {
-                true => Mem::create(nonces),
+    /// Makes the memory of a connection, in a slab for connections to this address, or in one of its
+    /// own.
+    fn new_memory(
+        &mut self,
+        called: Option<SocketAddr>,
+        now: Time,
+    ) -> Result<(Mem, SlabPlace), RnicError> {
+        let take = |parts: &mut ShmParts| match called {
+            Some(called) => parts.slabs.take_place(called, now),
+            None => OwnSlab::new(1).map(|slab| SlabPlace { slab, number: 0 }),
+        };
+        let place = take(&mut self.parts).or_else(|e| {
+            match crate::sys::starved(&e) && self.parts.free_descriptors() {
+                true => take(&mut self.parts),
                 false => Err(e),
             }
         });
-        made.map_err(|e| RnicError::os("memfd_create", &e))
+        let place = place.map_err(|e| RnicError::os("memfd_create", &e))?;
+        let mem = place.slab.memory(place.number, self.new_nonces());
+        Ok((mem.map_err(|e| RnicError::os("mmap", &e))?, place))
     }
 
-    /// Gives a link new memory if another process than its peer has had the one at hand.
-    fn check_memory(&mut self, id: u32, cred: PeerCred) -> Result<(), RnicError> {
-        let had_by = self.links.get(id)?.greeting.as_ref().and_then(|g| g.had_by);
-        if had_by.is_none_or(|had_by| had_by == cred) {
+    /// Gives a link new memory if the process that has answered must not get that at hand.
+    fn check_memory(&mut self, id: u32, cred: PeerCred, now: Time) -> Result<(), RnicError> {
+        let trusted = self.parts.trusting && cred.uid == self.parts.uid;
+        let greeting = self.links.get(id)?.greeting.as_ref();
+        if greeting.is_none_or(|greeting| greeting.place.slab.give_to(cred, trusted)) {
             return Ok(());
         }
-        let (mem, memfd) = self.new_memory()?;
+        let (mem, place) = self.new_memory(None, now)?;
+        place.slab.give_to(cred, trusted);
         let link = self.links.get_mut(id)?;
         link.mem = mem;
         if let Some(greeting) = &mut link.greeting {
-            (greeting.memfd, greeting.had_by) = (memfd, None);
+            greeting.place = place;
         }
         Ok(())
     }
@@ -188,14 +197,14 @@ impl ShmRnic {
     ///
     /// # Errors
     /// No listener has one of the names, or it belongs to an untrusted user.
-    pub(super) fn try_names(&mut self, id: u32) -> Result<bool, RnicError> {
+    pub(super) fn try_names(&mut self, id: u32, now: Time) -> Result<bool, RnicError> {
         let link = self.links.get_mut(id)?;
         link.base.attempt = Some(AttemptNumber::take());
         let called = canonical(link.peer.addrs.1);
         for name in names(called) {
             let connected = connect_abstract(&name).or_else(|e| {
-                // The spares have descriptors that this call can use.
-                match crate::sys::starved(&e) && self.parts.spares.clear() {
+                // Spares and slabs have descriptors that this call can use.
+                match crate::sys::starved(&e) && self.parts.free_descriptors() {
                     true => connect_abstract(&name),
                     false => Err(e),
                 }
@@ -213,7 +222,7 @@ impl ShmRnic {
                 let call = "the user who listens there is not the one who has the TCP port";
                 return Err(RnicError::Os { call, errno: libc::EACCES });
             }
-            self.check_memory(id, cred)?;
+            self.check_memory(id, cred, now)?;
             self.links.get_mut(id)?.peer.cred = cred;
             self.send_hello(id, sock)?;
             return Ok(true);
@@ -224,12 +233,20 @@ impl ShmRnic {
     /// The listener has accepted: sends HELLO.
     fn send_hello(&mut self, id: u32, sock: PeerSocket) -> Result<(), RnicError> {
         let link = self.links.get_mut(id)?;
-        if let Some(Greeting { message, memfd, .. }) = &link.greeting {
-            crate::sys::send_with_fds(sock.as_fd(), message, &[memfd.as_fd()])
+        if let Some(Greeting { caller, private_data, place }) = &link.greeting {
+            let hello = ControlMessage::Hello {
+                called: canonical(link.peer.addrs.1),
+                caller: *caller,
+                place: place.number,
+                ird: link.peer.ird,
+                ord: link.peer.ord,
+                private_data: private_data.clone(),
+            };
+            crate::sys::send_with_fds(sock.as_fd(), &hello.emit(), &[place.slab.as_fd()])
                 .map_err(|e| RnicError::os("sendmsg", &e))?;
         }
-        let memfd = link.greeting.take().map(|greeting| greeting.memfd);
-        link.memfd = memfd.filter(|_| self.parts.spares.keep_memfd());
+        let place = link.greeting.take().map(|greeting| greeting.place);
+        link.place = place.filter(|_| self.parts.spares.keep_place());
         link.socket.sock = Some(sock);
         link.enter(LinkPhase::Greeting);
         self.watch_link(id)?;
@@ -239,7 +256,7 @@ impl ShmRnic {
 
     /// Tries once more a call that was refused.
     pub(super) fn retry_call(&mut self, id: u32, now: Time) {
-        match self.try_names(id) {
+        match self.try_names(id, now) {
             Ok(true) => {}
             Ok(false) => self.wait_for_room(id, now),
             Err(e) => self.fail_attempt(id, e),

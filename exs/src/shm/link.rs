@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::control::{ControlMessage, MAX_MESSAGE};
 use super::ring::{Mem, Word};
 use super::rx::Rx;
+use super::slabs::SlabPlace;
 use super::sleep::{FOR_END, FOR_RECORDS, FOR_ROOM};
 use super::source::{PeerRegions, SharedRegions};
 use super::tx::Tx;
@@ -153,12 +154,11 @@ pub(super) struct Polling {
 
 /// The message and the memory that the listener gets when it accepts.
 pub(super) struct Greeting {
-    /// The message.
-    pub(super) message: Vec<u8>,
-    /// The memory of the rings.
-    pub(super) memfd: OwnedFd,
-    /// The process that has had this memory before; None: it is new.
-    pub(super) had_by: Option<PeerCred>,
+    /// The address of the connecting side.
+    pub(super) caller: SocketAddr,
+    pub(super) private_data: Vec<u8>,
+    /// Where the memory lies.
+    pub(super) place: SlabPlace,
 }
 
 /// A connection.
@@ -177,10 +177,10 @@ pub struct ShmLink {
     pub(super) polling: Polling,
     /// Connecting side: None once the listener has it. Listening side: None.
     pub(super) greeting: Option<Greeting>,
-    /// Connecting side: the memfd, if the memory may be used again.
-    pub(super) memfd: Option<OwnedFd>,
-    /// Listening side: the memfd's inode, if the memory may be used again.
-    pub(super) inode: Option<(u64, u64)>,
+    /// Connecting side: where the memory lies, if it may be used again.
+    pub(super) place: Option<SlabPlace>,
+    /// Listening side: the slab's inode and the place in it, if the memory may be used again.
+    pub(super) origin: Option<((u64, u64), u32)>,
     /// How the peer had ended the connection when this turn began.
     pub(super) end: Option<LinkError>,
 }
@@ -229,8 +229,8 @@ impl ShmLink {
                 last_moved: Time::ZERO,
             },
             greeting: None,
-            memfd: None,
-            inode: None,
+            place: None,
+            origin: None,
             end: None,
         }
     }

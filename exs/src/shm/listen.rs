@@ -24,8 +24,8 @@ use super::ring::Mem;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
 use crate::rnic::{AttemptNumber, ConnParam, ListenOpts, Qp, RnicError, StarvedListener};
 use crate::sys::{
-    self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, memfd_of,
-    peer_cred, recv_with_fds,
+    self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, peer_cred,
+    recv_with_fds,
 };
 use crate::time::Time;
 
@@ -365,16 +365,17 @@ impl ShmRnic {
     fn serve_pending_peer(&mut self, id: u32, now: Time) {
         let Ok(pending) = self.parts.pending_peers.get_mut(id) else { return };
         pending.queued = false;
+        let listener = pending.listener;
         let upcoming = AttemptNumber::upcoming();
         // A HELLO brings a descriptor. The kernel discards it if this process can have no more.
         if !sys::has_descriptors(pending.sock.as_fd())
             && let Err(e) = pending.sock.as_fd().try_clone_to_owned()
-            && !self.parts.spares.clear()
+            && !self.parts.free_descriptors()
         {
-            let listener = pending.listener;
             self.parts.peers_without_fds.push(id);
             return self.pause_listener(listener, &e, upcoming, now);
         }
+        let Ok(pending) = self.parts.pending_peers.get_mut(id) else { return };
         let mut buf = [0; MAX_MESSAGE];
         let (n, fds) = match recv_with_fds(pending.sock.as_fd(), &mut buf) {
             Ok(got) => got,
@@ -394,7 +395,7 @@ impl ShmRnic {
         hello: Option<ControlMessage>,
         fds: Vec<ForeignFd>,
     ) -> Option<()> {
-        let ControlMessage::Hello { called, caller, ird, ord, private_data } = hello? else {
+        let ControlMessage::Hello { called, caller, place, ird, ord, private_data } = hello? else {
             return None;
         };
         let pending = self.parts.pending_peers.get(id).ok()?;
@@ -405,11 +406,10 @@ impl ShmRnic {
         }
         let [memfd]: [ForeignFd; 1] = fds.try_into().ok()?;
         let addrs = (of_family(called, &listening.addr), of_family(caller, &listening.addr));
-        let inode = memfd_of(memfd.as_fd(), Mem::LEN).ok();
-        let known = inode.and_then(|inode| self.parts.spares.take_mapped(inode));
-        let mem = match known {
+        let (slab_id, slab) = self.parts.slabs.open(memfd.as_fd()).ok()?;
+        let mem = match self.parts.spares.take_mapped((slab_id, place)) {
             Some(mem) => mem.reopen(),
-            None => Mem::open(memfd.as_fd()),
+            None => Mem::open(slab, place),
         };
         let mem = mem.ok()?;
         // A memfd that this process maps: no peer can delay its close.
@@ -420,7 +420,7 @@ impl ShmRnic {
         let PendingPeer { sock, .. } = pending;
         let mut link = ShmLink::new(Some(sock), mem, LinkOwner::Startup(listener), addrs);
         (link.peer.cred, link.peer.ord, link.peer.ird) = (cred, ord, ird);
-        link.inode = inode;
+        link.origin = Some((slab_id, place));
         if let Ok(id) = self.add_link(Box::new(link)) {
             self.report_request(id, listener, addrs, private_data);
         }

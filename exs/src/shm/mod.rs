@@ -45,6 +45,7 @@ mod ring;
 mod ring_window;
 mod rx;
 mod serve;
+mod slabs;
 mod sleep;
 mod source;
 mod spares;
@@ -75,6 +76,7 @@ pub struct ShmParts {
     peers_without_fds: Vec<u32>,
     waiting_calls: calls::WaitingCalls,
     spares: spares::Spares,
+    slabs: slabs::Slabs,
     /// The port that the next call comes from, unless its program has chosen one.
     next_port: u16,
     /// The hot set, the oldest first. Every other open link is armed.
@@ -92,6 +94,15 @@ pub struct ShmParts {
     pause_epoch: u64,
 }
 
+impl ShmParts {
+    /// Drops the memory that waits for connections, as this process needs the descriptors. True if that
+    /// has freed any.
+    fn free_descriptors(&mut self) -> bool {
+        let (spares, slabs) = (self.spares.clear(), self.slabs.clear());
+        spares || slabs
+    }
+}
+
 impl ShmRnic {
     /// Makes an RNIC whose descriptors are registered with `registry` under tokens from
     /// `token_base` up to 2^32 further. Keys are drawn from `random`.
@@ -103,6 +114,7 @@ impl ShmRnic {
             peers_without_fds: Vec::new(),
             waiting_calls: calls::WaitingCalls::default(),
             spares: spares::Spares::default(),
+            slabs: slabs::Slabs::default(),
             next_port: dial::first_port(&mut random),
             hot: Vec::new(),
             eager_turn: 0,

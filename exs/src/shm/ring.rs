@@ -1,8 +1,9 @@
 //! The memory that two processes share, and every access to it (an `unsafe` island).
 //!
 //! # Layout
-//! One memfd for each connection. The side that connects makes it, and seals it (its size is
-//! fixed). All numbers are in the byte order of the host.
+//! A memfd has the memory of one connection, or of several, one behind the other (`slabs`). The side
+//! that connects makes it, and seals it (its size is fixed). All numbers are in the byte order of the
+//! host.
 //!
 //! ```text
 //!    1664  ring 1: records from side 1 to side 0      RING bytes
@@ -37,9 +38,10 @@
 
 mod reuse;
 
+pub(super) use reuse::Vacated;
+
 use std::any::Any;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -48,7 +50,7 @@ use super::record::{FULL_HEAD_LEN, SHORT_HEAD_LEN};
 use super::sleep::SleepWords;
 use crate::mem::{Region, Segment};
 use crate::rnic::HEAD as HEADER;
-use crate::sys::{Hint, IoVec, IoVecMut, SharedWord, hint, open_shared, share};
+use crate::sys::{Hint, IoVec, IoVecMut, SharedMap, SharedWord, hint};
 
 /// Bytes of a cache line.
 pub(super) const LINE: u64 = 64;
@@ -79,6 +81,7 @@ const SHIFTS: [u64; 2] = [0, RING - NEAR as u64];
 const BEFORE_START: [u64; 2] = [0, NEAR as u64];
 const LANES: usize = (RINGS[0] + RING_LEN).next_multiple_of(PAGE);
 const TOTAL: usize = LANES + 2 * LANE_LEN;
+const _: () = assert!(TOTAL.is_multiple_of(PAGE));
 const _: () = assert!((NEAR as u64).is_multiple_of(LINE) && HEAD % PAGE + HEAD_LEN + NEAR == PAGE);
 
 /// A word that its owner writes and the other side reads.
@@ -144,35 +147,32 @@ impl Mem {
     /// Bytes of the memory.
     pub(super) const LEN: usize = TOTAL;
 
-    /// Makes the memory of a connection, as side 0. Also returns the descriptor for side 1.
-    pub(super) fn create(nonces: [u64; 2]) -> io::Result<(Mem, OwnedFd)> {
-        let (map, fd) = share(TOTAL)?;
-        let base = map.base();
-        let mem = Mem {
-            base,
-            side: 0,
-            nonces: nonces.map(odd),
-            owner: MemOwner::Map { region: Region::view(map) },
-        };
-        mem.set_geometry();
-        Ok((mem, fd))
-    }
-
-    /// Maps the memory that the peer made, as side 1.
+    /// Makes the memory of a connection at a place in a slab, as side 0.
     ///
     /// # Errors
-    /// `InvalidInput` if the layout is not the one of this version.
-    pub(super) fn open(fd: BorrowedFd<'_>) -> io::Result<Mem> {
-        let map = open_shared(fd, TOTAL, true)?;
-        let base = map.base();
-        let mut mem = Mem {
-            base,
-            side: 1,
-            nonces: [0; 2],
-            owner: MemOwner::Map { region: Region::view(map) },
-        };
+    /// `InvalidInput` for a place beyond the last.
+    pub(super) fn create(slab: Arc<SharedMap>, place: u32, nonces: [u64; 2]) -> io::Result<Mem> {
+        let mem = Mem::at(slab, place, (0, nonces.map(odd)))?;
+        mem.set_geometry();
+        Ok(mem)
+    }
+
+    /// Opens the memory that the peer made at a place in a slab, as side 1.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a place beyond the last, or if the layout is not the one of this version.
+    pub(super) fn open(slab: Arc<SharedMap>, place: u32) -> io::Result<Mem> {
+        let mut mem = Mem::at(slab, place, (1, [0; 2]))?;
         mem.check_geometry()?;
         Ok(mem)
+    }
+
+    fn at(slab: Arc<SharedMap>, place: u32, (side, nonces): (usize, [u64; 2])) -> io::Result<Mem> {
+        let offset = (place as usize).checked_mul(TOTAL);
+        let map = offset.and_then(|offset| SharedMap::part(slab, offset, TOTAL));
+        let map = map.ok_or(io::ErrorKind::InvalidInput)?;
+        let base = map.base();
+        Ok(Mem { base, side, nonces, owner: MemOwner::Map { region: Region::view(map) } })
     }
 
     fn set_geometry(&self) {

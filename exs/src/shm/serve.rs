@@ -40,9 +40,11 @@ impl Traffic for Box<ShmLink> {
     fn begin_progress(driver: &mut ShmRnic, now: Time) {
         driver.retry_calls(now);
         driver.parts.spares.expire(now);
+        driver.parts.slabs.expire(now);
     }
     fn due(parts: &ShmParts) -> Option<Time> {
-        parts.waiting_calls.due().into_iter().chain(parts.spares.due()).min()
+        let (calls, spares) = (parts.waiting_calls.due(), parts.spares.due());
+        calls.into_iter().chain(spares).chain(parts.slabs.due()).min()
     }
     fn serve(driver: &mut ShmRnic, id: u32, now: Time) {
         driver.serve_link(id, now);

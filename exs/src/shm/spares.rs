@@ -17,17 +17,18 @@
 //! differ, see `ring`.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::ShmRnic;
 use super::control::canonical;
 use super::link::{LinkPhase, ShmLink};
 use super::ring::{Mem, Word};
-use crate::sys::{PeerCred, PeerSocket, is_hung_up};
+use super::slabs::SlabPlace;
+use crate::sys::{PeerSocket, is_hung_up};
 use crate::time::Time;
 
-/// Spares of either kind, and connections whose memfd is kept so that they become spares.
+/// Spares of either kind, and connections whose place is kept so that they become spares.
 const MOST: usize = 8;
 /// Time that a spare is kept.
 const LIFE: Duration = Duration::from_secs(1);
@@ -42,17 +43,26 @@ struct Made {
     since: Time,
 }
 
+impl Made {
+    /// Gives the memory back to the kernel, if the peer is done with it.
+    fn give_back(&self) {
+        if is_hung_up(self.sock.as_fd())
+            && let Some(vacated) = self.memory.mem.vacate()
+        {
+            vacated.discard();
+        }
+    }
+}
+
 /// Memory for the next connection to a process.
 pub(super) struct MadeMemory {
     pub(super) mem: Mem,
-    pub(super) memfd: OwnedFd,
-    /// The process that has had it.
-    pub(super) cred: PeerCred,
+    pub(super) place: SlabPlace,
 }
 
-/// Memory that a peer made, under its inode.
+/// Memory that a peer made, under its slab's inode and its place there.
 struct Mapped {
-    inode: (u64, u64),
+    origin: ((u64, u64), u32),
     mem: Mem,
     since: Time,
 }
@@ -62,15 +72,15 @@ struct Mapped {
 pub(super) struct Spares {
     made: Vec<Made>,
     mapped: Vec<Mapped>,
-    /// Links whose memfd is kept.
+    /// Links whose place is kept.
     kept: usize,
     /// When to look for those that have had their time; None: there are none.
     due: Option<Time>,
 }
 
 impl Spares {
-    /// True if one more link may keep its memfd, which counts from now on.
-    pub(super) fn keep_memfd(&mut self) -> bool {
+    /// True if one more link may keep its place, which counts from now on.
+    pub(super) fn keep_place(&mut self) -> bool {
         let room = self.kept + self.made.len() < MOST;
         self.kept += usize::from(room);
         room
@@ -83,9 +93,9 @@ impl Spares {
         Some(self.made.swap_remove(at).memory)
     }
 
-    /// Takes the mapping of a memfd out.
-    pub(super) fn take_mapped(&mut self, inode: (u64, u64)) -> Option<Mem> {
-        let at = self.mapped.iter().position(|m| m.inode == inode)?;
+    /// Takes the memory of a place out.
+    pub(super) fn take_mapped(&mut self, origin: ((u64, u64), u32)) -> Option<Mem> {
+        let at = self.mapped.iter().position(|m| m.origin == origin)?;
         Some(self.mapped.swap_remove(at).mem)
     }
 
@@ -104,7 +114,11 @@ impl Spares {
 
     #[cold]
     fn drop_old(&mut self, now: Time) {
-        self.made.retain(|m| m.since + LIFE > now);
+        let (made, old) = std::mem::take(&mut self.made)
+            .into_iter()
+            .partition::<Vec<_>, _>(|m| m.since + LIFE > now);
+        self.made = made;
+        old.iter().for_each(Made::give_back);
         self.mapped.retain(|m| m.since + LIFE > now);
         let (made, mapped) =
             (self.made.iter().map(|m| m.since), self.mapped.iter().map(|m| m.since));
@@ -114,21 +128,24 @@ impl Spares {
     /// Drops all, as this process needs the descriptors. True if that has freed any.
     pub(super) fn clear(&mut self) -> bool {
         let any = !self.made.is_empty();
-        self.made.clear();
+        self.made.drain(..).for_each(|m| m.give_back());
         self.mapped.clear();
         any
     }
 }
 
-/// True if the memory of a link that has ended may be used again.
+/// True if a link has ended in order, so that both sides are done with what its memory holds.
+fn ended_in_order(link: &ShmLink) -> bool {
+    let phase = link.phase == LinkPhase::Closing;
+    let finished = link.rx.fin_received && link.tx.is_finished();
+    phase && finished && link.mem.states_are_clear() && link.mem.is_sole()
+}
+
+/// True if the memory of a link that has ended in order may be used again.
 fn may_be_spare(link: &ShmLink) -> bool {
-    let in_order = link.phase == LinkPhase::Closing
-        && link.rx.fin_received
-        && link.tx.is_finished()
-        && link.mem.states_are_clear();
     let lanes = link.mem.theirs(Word::Filled) | link.tx.lane_filled();
     let little = link.tx.pos.saturating_add(link.rx.pos) <= LITTLE && lanes == 0;
-    in_order && little && link.peer.trusted && link.mem.is_sole()
+    little && link.peer.trusted
 }
 
 impl ShmRnic {
@@ -138,29 +155,38 @@ impl ShmRnic {
         (self.parts.spares.made.len(), self.parts.spares.mapped.len())
     }
 
-    /// A link has ended: keeps its memory, if that may be used again.
+    /// A link has ended: keeps its memory, if that may be used again. If the peer has closed
+    /// the socket, neither side will use it, and its pages go back to the kernel if its slab stays. If
+    /// both sides close at the same moment, the pages stay until the slab goes.
     pub(super) fn keep_spare(&mut self, link: ShmLink) {
         let spares = &mut self.parts.spares;
-        spares.kept -= usize::from(link.memfd.is_some());
-        if !may_be_spare(&link) {
+        spares.kept -= usize::from(link.place.is_some());
+        if !ended_in_order(&link) {
             return;
         }
-        let ShmLink { mem, memfd, inode, socket, peer, polling, .. } = link;
+        let little = may_be_spare(&link);
+        let ShmLink { mem, place, origin, socket, peer, polling, .. } = link;
         let since = polling.last_moved;
-        match (memfd, socket.sock, inode) {
-            (Some(memfd), Some(sock), None) if spares.made.len() < MOST => {
+        let ended = socket.sock.as_ref().is_some_and(|sock| is_hung_up(sock.as_fd()));
+        match (place, socket.sock, origin) {
+            // Neither side will use it again.
+            (None, ..) if ended => {
+                return self.parts.slabs.note_vacated(mem.vacate(), since);
+            }
+            (Some(place), Some(sock), None) if little && spares.made.len() < MOST => {
                 // Its peer sees the end, and this side sees when the peer is done.
                 sock.shut_write();
-                let memory = MadeMemory { mem, memfd, cred: peer.cred };
+                let memory = MadeMemory { mem, place };
                 let called = canonical(peer.addrs.1);
                 spares.made.push(Made { memory, called, sock, since });
             }
-            (None, _, Some(inode)) => {
+            (None, _, Some(origin)) if little => {
                 if spares.mapped.len() == MOST {
                     spares.mapped.remove(0);
                 }
-                spares.mapped.push(Mapped { inode, mem, since });
+                spares.mapped.push(Mapped { origin, mem, since });
             }
+            _ if ended => return self.parts.slabs.note_vacated(mem.vacate(), since),
             _ => return,
         }
         spares.due.get_or_insert(since + LIFE);

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::IoVecMut;
 use super::cache::copy_past_cache;
@@ -24,10 +25,14 @@ const NOEXEC_SEAL: libc::c_uint = 8;
 pub struct SharedMap {
     base: NonNull<u8>,
     len: usize,
+    /// The mapping that this is a part of; None: this one is whole.
+    whole: Option<Arc<SharedMap>>,
 }
 
 // SAFETY: the value is an address range. Each use of the bytes has its own argument.
 unsafe impl Send for SharedMap {}
+// SAFETY: as above. No method changes the range.
+unsafe impl Sync for SharedMap {}
 
 impl SharedMap {
     /// Returns the address of the first byte.
@@ -38,6 +43,22 @@ impl SharedMap {
     /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns a part of the mapping, which keeps all of it. None if it is not all inside.
+    pub fn part(whole: Arc<SharedMap>, offset: usize, len: usize) -> Option<SharedMap> {
+        if offset.checked_add(len).is_none_or(|end| end > whole.len) {
+            return None;
+        }
+        // SAFETY: in bounds, just checked.
+        let base = unsafe { whole.base.add(offset) };
+        Some(SharedMap { base, len, whole: Some(whole) })
+    }
+
+    /// Returns the mapping of which this is a part, and the offset there.
+    pub fn place(&self) -> Option<(&Arc<SharedMap>, usize)> {
+        let whole = self.whole.as_ref()?;
+        Some((whole, self.base.addr().get() - whole.base.addr().get()))
     }
 
     /// Returns false: the kernel maps no zero bytes.
@@ -91,8 +112,10 @@ fn whole_pages(from: usize, to: usize, page: usize) -> Option<(usize, usize)> {
 
 impl Drop for SharedMap {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no longer used.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        if self.whole.is_none() {
+            // SAFETY: the mapping is ours, and no longer used: each part keeps the whole.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        }
     }
 }
 
@@ -137,7 +160,7 @@ fn map(fd: BorrowedFd<'_>, len: usize, protection: libc::c_int) -> io::Result<Sh
         return Err(io::Error::last_os_error());
     }
     let base = NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap gave page 0"))?;
-    Ok(SharedMap { base, len })
+    Ok(SharedMap { base, len, whole: None })
 }
 
 /// Makes zeroed memory that another process can get to read and write.
@@ -207,18 +230,16 @@ pub fn memfd_id(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     stat_of(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Returns device and inode of a memfd whose size is fixed, and is `len`. It asks less than
+/// Returns device and inode of a memfd whose size is fixed, and the size. It asks less than
 /// [`memfd_id`] does: pages of another size make no difference to a caller that has the file mapped.
 ///
 /// # Errors
 /// `InvalidInput` for any other descriptor.
-pub fn memfd_of(fd: BorrowedFd<'_>, len: usize) -> io::Result<(u64, u64)> {
+pub fn memfd_size(fd: BorrowedFd<'_>) -> io::Result<((u64, u64), usize)> {
     check_seals(fd)?;
     let stat = fstat(fd)?;
-    if usize::try_from(stat.st_size) != Ok(len) {
-        return Err(bad("the memfd has another size"));
-    }
-    Ok((stat.st_dev, stat.st_ino))
+    let size = usize::try_from(stat.st_size).map_err(|_| bad("the memfd has no size"))?;
+    Ok(((stat.st_dev, stat.st_ino), size))
 }
 
 /// Maps the first `len` bytes of memory that another process shares.
@@ -241,7 +262,7 @@ mod tests {
     #[test]
     fn readable_memory_cannot_be_mapped_for_writing() {
         let (base, fd) = share_readable(8192).unwrap();
-        let ours = SharedMap { base, len: 8192 };
+        let ours = SharedMap { base, len: 8192, whole: None };
         // SAFETY: inside of the mapping.
         let at = unsafe { base.as_ptr().add(5000) };
         // SAFETY: mapped for writing, and with no other owner.
@@ -268,6 +289,30 @@ mod tests {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(open_shared(file.as_fd(), 4096, false).is_err());
         assert!(std::fs::File::from(fd).set_len(0).is_err(), "sealed");
+    }
+
+    #[test]
+    fn a_part_keeps_the_whole_mapping() {
+        let (whole, _) = share(8192).unwrap();
+        let whole = Arc::new(whole);
+        assert!(SharedMap::part(Arc::clone(&whole), 4096, 4097).is_none());
+        assert!(SharedMap::part(Arc::clone(&whole), usize::MAX, 2).is_none());
+        let part = SharedMap::part(Arc::clone(&whole), 4096, 4096).unwrap();
+        assert!(part.place().is_some_and(|(of, at)| Arc::ptr_eq(of, &whole) && at == 4096));
+        assert!(whole.place().is_none());
+        let at = whole.base();
+        drop(whole);
+        // SAFETY: the part lies there.
+        let second = unsafe { at.add(4096) };
+        assert_eq!(part.base(), second);
+        // SAFETY: mapped, and with no other owner.
+        unsafe { second.write(7) };
+        let mut got = [0; 2];
+        assert!(part.copy_out(0, &IoVecMut::new(&mut got), false));
+        assert_eq!(got, [7, 0]);
+        part.discard(0, 4096);
+        assert!(part.copy_out(0, &IoVecMut::new(&mut got), false));
+        assert_eq!(got, [0, 0]);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub use limits::memlock_limit;
 pub use limits::{has_descriptors, most_strangers};
 pub use map::map_anonymous;
 pub(crate) use map::{map_shared, page_size, reserve_addresses, size_of_fd, unmap};
-pub use memfd::{SharedMap, memfd_id, memfd_of, open_shared, share, share_readable};
+pub use memfd::{SharedMap, memfd_id, memfd_size, open_shared, share, share_readable};
 pub use message::{
     Identity, PIECES_MAX, Received, accept, close_may_wait, connect, identify, is_duplicate,
     is_hung_up, is_nonblocking, is_readable, poll_now, receive_message, send_message,

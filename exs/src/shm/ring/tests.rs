@@ -77,14 +77,16 @@ fn everything_touched_first_lies_on_one_page() {
 #[cfg(not(miri))]
 #[test]
 fn a_trimmed_ring_costs_a_page_and_loses_nothing() {
-    use std::os::fd::AsFd;
+    use std::os::fd::OwnedFd;
     let blocks = |fd: &OwnedFd| {
         let file = std::fs::File::from(fd.try_clone().unwrap());
         std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512
     };
     for side in 0..2 {
-        let (a, fd) = Mem::create([7, 8]).unwrap();
-        let b = Mem::open(fd.as_fd()).unwrap();
+        let (slab, fd) = crate::sys::share(2 * Mem::LEN).unwrap();
+        let slab = Arc::new(slab);
+        let a = Mem::create(Arc::clone(&slab), 1, [7, 8]).unwrap();
+        let b = Mem::open(slab, 1).unwrap();
         let (from, to) = if side == 0 { (&a, &b) } else { (&b, &a) };
         let fresh = blocks(&fd);
         let record = |pos: u64| [u8::try_from(pos / LINE % 251).unwrap(); 56];
