@@ -458,7 +458,11 @@ impl ShmLink {
         {
             self.append(&head, |_, _| {}, &[]);
             self.tx.fin_sent = true;
-            self.ring(FOR_RECORDS);
+            if self.rx.fin_received && self.tx.is_finished() {
+                self.ring_at_end();
+            } else {
+                self.ring(FOR_RECORDS);
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use super::doorbells::PeerBitmap;
 use super::link::ShmLink;
 use super::polled::PolledEnds;
 use super::ring::Word;
-use super::sleep::BY_WORD;
+use super::sleep::{BY_WORD, FOR_RECORDS};
 use crate::sys::ForeignFd;
 
 /// Bells that came as messages, after which a connection is worth a bit of the bitmap.
@@ -80,6 +80,15 @@ impl ShmLink {
             if !rung {
                 self.send_control(&ControlMessage::Bell, &[]);
             }
+        }
+    }
+
+    /// As [`ring`](Self::ring), for the last record of a link that closes its socket in this very turn.
+    /// The peer's reactor reports that, so it needs no bell. A thread that sleeps on the word does not see
+    /// the socket.
+    pub(super) fn ring_at_end(&self) {
+        if self.mem.sleep_words().must_ring(FOR_RECORDS) & BY_WORD != 0 {
+            self.mem.sleep_words().wake_sleeper();
         }
     }
 
