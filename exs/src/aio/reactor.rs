@@ -152,11 +152,15 @@ impl AioReactor {
         }
     }
 
-    /// Takes what has come on a connection that the calling task attends, and delivers the events.
-    /// True if the task attends the connection further on. The caller holds no lock that a sink takes.
+    /// Takes what has come on a connection that the calling task attends, and delivers the events. `run`
+    /// gets the queue and room for events, and calls [`EventQueue::run_for_task`]. The caller holds no
+    /// lock that a sink takes, apart from those that `run` releases.
     #[cfg(feature = "tokio")]
-    pub(super) fn run_for_task(&self, socket: &crate::api::Socket) -> bool {
-        self.take_and_deliver(|events| self.queue.run_for_task(socket, events, BATCH))
+    pub(super) fn run_for_task<T>(
+        &self,
+        run: impl FnOnce(&EventQueue, (&mut Vec<Event>, usize)) -> T,
+    ) -> T {
+        self.take_and_deliver(|events| run(&self.queue, (events, BATCH)))
     }
 
     /// Delivers the events that `take` takes, and wakes the tasks that wait for them.

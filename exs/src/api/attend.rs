@@ -9,6 +9,8 @@ use super::{Event, EventQueue};
 use crate::progress::Ringer;
 #[cfg(feature = "tokio")]
 use crate::progress::Want;
+#[cfg(feature = "tokio")]
+use crate::session::VisitRead;
 use crate::sys::SharedStream;
 
 /// The stream of a connection, for an epoll set. It is readable, by edges, when bytes come.
@@ -85,10 +87,16 @@ impl Socket {
 
 #[cfg(feature = "tokio")]
 impl EventQueue {
-    /// Takes what has come on such a connection, and up to `max` events of the queue. True if the
-    /// task waits for the stream again. False: it does not attend the connection any more.
-    pub(crate) fn run_for_task(&self, socket: &Socket, out: &mut Vec<Event>, max: usize) -> bool {
+    /// Takes what has come on such a connection, and up to `max` events of the queue. Bytes may go to
+    /// `read`, which come before those of the events. True if the task waits for the stream again.
+    /// False: it does not attend the connection any more.
+    pub(crate) fn run_for_task(
+        &self,
+        socket: &Socket,
+        (out, max): (&mut Vec<Event>, usize),
+        read: Option<&mut VisitRead<'_>>,
+    ) -> bool {
         let Some((context, id)) = socket.handle().home() else { return false };
-        context.run_for_task(self.core(), id, &mut Want { min: 1, max, out })
+        context.run_for_task(self.core(), id, &mut Want { min: 1, max, out }, read)
     }
 }

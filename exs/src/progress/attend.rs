@@ -123,11 +123,11 @@ impl Context {
             let runs = turn || slept.is_some();
             match slept.take() {
                 Some(Slept::Ready(ready)) => {
-                    engine.run_attended(id, AttendedEnd::Ready(ready), now);
+                    engine.run_attended(id, AttendedEnd::Ready(ready), now, None);
                 }
                 Some(Slept::Read(read)) => {
                     let read = read.map(|n| &wait.room[..n]);
-                    engine.run_attended(id, AttendedEnd::Read(read), now);
+                    engine.run_attended(id, AttendedEnd::Read(read), now, None);
                 }
                 None => {}
             }

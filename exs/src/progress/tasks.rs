@@ -6,6 +6,7 @@ use super::context::Context;
 use super::engine::{SockId, StreamRun};
 use super::event::RawEvent;
 use super::queue::{QueueCore, Want};
+use crate::session::VisitRead;
 use crate::sys::SharedStream;
 
 impl Context {
@@ -21,18 +22,19 @@ impl Context {
     }
 
     /// Takes what has come on a connection whose stream the task has found readable, and the events
-    /// of `queue`. True if the task waits for the stream again. False: another thread looks after the
-    /// connection from now on.
+    /// of `queue`. Bytes may go to `read`, which come before those of the events. True if the task waits
+    /// for the stream again. False: another thread looks after the connection from now on.
     pub(crate) fn run_for_task<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
         id: SockId,
         want: &mut Want<'_, E>,
+        read: Option<&mut VisitRead<'_>>,
     ) -> bool {
         let mut engine = self.lock();
         let now = self.clock.now_locked(None);
         engine.delivery.catch_for(queue);
-        let run = engine.run_left(id, now);
+        let run = engine.run_left(id, now, read);
         engine.delivery.hand_over(queue, want);
         match run {
             StreamRun::Calm => self.finish_idle(engine),

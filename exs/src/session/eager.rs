@@ -42,6 +42,19 @@ pub(super) enum EagerDelivery {
     Delivered(Option<Done>),
 }
 
+/// A read of the program that is in the engine when messages come. Their bytes go straight to it, past
+/// the receives that its stream has posted.
+#[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "tasks need a runtime"))]
+pub struct VisitRead<'a> {
+    /// The receives that have not ended as far as the reader knows. If the session has fewer, the bytes
+    /// of one that has ended come before those of a message.
+    pub posted: usize,
+    /// The bytes that the reader still has room for.
+    pub room: usize,
+    /// Takes bytes.
+    pub take: &'a mut dyn FnMut(&[u8]),
+}
+
 /// What the caller of [`Session::handle_message`], [`Session::handle_eager`] or
 /// [`Session::post_recv`] must do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +174,31 @@ impl Session {
             true => EagerDelivery::Delivered(only),
             false => EagerDelivery::Partly(from),
         }
+    }
+
+    /// Gives data that arrived to a read that takes them at once. False: nothing has happened.
+    #[inline]
+    pub(super) fn try_deliver_to_read(
+        &mut self,
+        now: Time,
+        (bytes_in, header): (MessageBytes<'_>, usize),
+        len: u32,
+        read: &mut VisitRead<'_>,
+    ) -> bool {
+        let MessageBytes::Copy(bytes) = bytes_in else { return false };
+        let Some(data) = bytes.get(header..header + index(len)) else { return false };
+        let Some(Proto::Stream(stream)) = &mut self.proto else { return false };
+        let next = self.receiver.in_flight() == read.posted && data.len() <= read.room;
+        if !next || !stream.rx.try_pass(len) {
+            return false;
+        }
+        (read.take)(data);
+        read.room -= data.len();
+        self.counters.recvs += 1;
+        count_copy(&mut self.counters, len.into());
+        count(&mut self.counters.rx_inline, len.into());
+        self.timers.moved(now);
+        true
     }
 
     /// Puts data into one receive. Gives its end, if it ends and there is nothing else to do for it.

@@ -93,7 +93,7 @@ mod types;
 
 pub use demand::Demand;
 pub use doorbell::Doorbell;
-pub use eager::After;
+pub use eager::{After, VisitRead};
 pub use error::{OpError, Refusal, SessionError, Violation};
 pub use inspect::{Activity, Progress};
 pub use rx::MessageBytes;

@@ -8,7 +8,7 @@ use crate::time::Time;
 use crate::trace::debug;
 use crate::wire::exs::{Immediate, MAX_HEADER, Message};
 
-use super::eager::{After, EagerDelivery};
+use super::eager::{After, EagerDelivery, VisitRead};
 use super::out::RX_QUEUE;
 use super::proto::{Proto, RxStep, ShownAs};
 use super::receiver::{RecvEnd, count_copy};
@@ -49,26 +49,33 @@ impl Session {
     /// free. The caller must repost the slot, or have a spare one posted beyond the credits,
     /// before the next `drive`, which returns the credit.
     pub fn handle_message(&mut self, now: Time, port: &mut dyn Port, slot: &Segment) -> After {
-        let ended = self.receive(now, port, MessageBytes::Memory(slot));
+        let ended = self.receive(now, port, MessageBytes::Memory(slot), None);
         self.done.extend(ended);
         self.after()
     }
 
     /// As [`Session::handle_message`], for a message that took no slot, and whose memory can be
     /// the peer's. Gives the receive that the message ended, if no other operation ended with
-    /// it; other ends wait for [`Session::poll_done`].
+    /// it; other ends wait for [`Session::poll_done`]. The bytes of a message may go to `read`.
     pub fn handle_eager(
         &mut self,
         now: Time,
         port: &mut dyn Port,
         bytes: MessageBytes<'_>,
+        read: Option<&mut VisitRead<'_>>,
     ) -> (Option<Done>, After) {
-        let ended = self.receive(now, port, bytes);
+        let ended = self.receive(now, port, bytes, read);
         (ended, self.after())
     }
 
     #[inline]
-    fn receive(&mut self, now: Time, port: &mut dyn Port, came: MessageBytes<'_>) -> Option<Done> {
+    fn receive(
+        &mut self,
+        now: Time,
+        port: &mut dyn Port,
+        came: MessageBytes<'_>,
+        read: Option<&mut VisitRead<'_>>,
+    ) -> Option<Done> {
         if !self.hears(now) {
             return None;
         }
@@ -98,6 +105,12 @@ impl Session {
                 if let Message::Data { direct: false, inline: true, len } | Message::Eager { len } =
                     message
                 {
+                    if let Some(read) = read
+                        && !eager
+                        && self.try_deliver_to_read(now, (came, header), len, read)
+                    {
+                        return Ok((EagerDelivery::Delivered(None), header));
+                    }
                     match self.try_deliver_eager(now, port, (came, header), len, eager) {
                         EagerDelivery::Declined => {}
                         EagerDelivery::Partly(n) => {

@@ -68,6 +68,37 @@ on_each! {
         assert_eq!((waits.await.unwrap().as_str(), text.as_str()), ("hello", "world"));
     }
 
+    async fn small_messages_keep_their_order(on) {
+        let (mut client, mut server) = attended_streams(on).await;
+        // Some of these reads take less than a message, and some messages fill a receive.
+        const LEN: usize = 400_000;
+        let sender = spawn(async move {
+            let (bytes, mut at) = (pattern(1, 0, LEN), 0);
+            for n in [1, 700, 3, 4095, 64, 4096, 200].into_iter().cycle() {
+                let end = LEN.min(at + n);
+                server.write_all(&bytes[at..end]).await.unwrap();
+                server.flush().await.unwrap();
+                at = end;
+                if at == LEN {
+                    return server;
+                }
+                yield_now().await;
+            }
+            unreachable!("the lengths begin again");
+        });
+        let (mut got, mut room) = (Vec::new(), [0; 8000]);
+        for most in [8000, 2, 500, 4095, 1, 3000].into_iter().cycle() {
+            let n = client.read(&mut room[..most]).await.unwrap();
+            got.extend_from_slice(&room[..n]);
+            if got.len() == LEN {
+                break;
+            }
+        }
+        check(1, 0, &got);
+        let mut server = sender.await.unwrap();
+        talk_until_attended(on, &mut client, &mut server).await;
+    }
+
     async fn large_data_arrive(on) {
         let (mut client, mut server) = attended_streams(on).await;
         for seed in 1..4 {

@@ -165,17 +165,13 @@ impl TaskStream {
         Some(TaskStream { fd: fd.ok()? })
     }
 
-    /// Takes what has come on the connection. The caller holds no lock that a sink takes.
-    pub(super) fn poll(
-        &self,
-        cx: &mut Context<'_>,
-        socket: &Socket,
-        reactor: &AioReactor,
-    ) -> Attending {
+    /// Takes what has come on the connection by `run`. It returns true if the task attends the connection
+    /// further on. The caller holds no lock that a sink takes.
+    pub(super) fn poll(&self, cx: &mut Context<'_>, run: impl FnOnce() -> bool) -> Attending {
         let Poll::Ready(ready) = self.fd.poll_read_ready(cx) else { return Attending::Waits };
         // The readiness is older than the read that follows. So what comes after the read is not
         // cleared with it.
-        let stays = reactor.run_for_task(socket);
+        let stays = run();
         match ready {
             Ok(mut ready) if stays => {
                 ready.clear_ready();

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::ReadBuf;
 
 use super::attend::{Attending, TaskStream};
-use super::pool::BufferPool;
-use super::rx::{BytesFound, ReadSide, Reads};
+use super::pool::{BufferPool, Size};
+use super::rx::{BytesFound, Look, ReadSide, Reads};
 use super::tx::{SendPort, WriteSide, Written};
 use super::{IS_SEND, IS_SHUTDOWN};
 use crate::aio::reactor::AioReactor;
@@ -17,6 +17,7 @@ use crate::aio::slots::{Sink, Uses, token};
 use crate::aio::turns::Keeps;
 use crate::api::raw::send_at_once;
 use crate::api::{Buffer, Error, Event, RecvFlags, Refused, Socket};
+use crate::session::VisitRead;
 
 /// The state that events change. The reactor refers to it while operations are in flight, and it has
 /// no handle of the socket: the socket closes with the last handle of the stream.
@@ -103,7 +104,7 @@ impl StreamCore {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.read(out, false, Some((cx, Reads::Alone))).into_poll()
+        self.find(Some((cx, Reads::Alone)), Look::Read(out)).into_poll()
     }
 
     /// The same, but leaves the bytes. Any number of callers may do this.
@@ -112,42 +113,30 @@ impl StreamCore {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.read(out, true, Some((cx, Reads::Beside))).into_poll()
+        self.find(Some((cx, Reads::Beside)), Look::Peek(out)).into_poll()
     }
 
-    /// Reads what has come, or posts receives. Without a context, no task is noted.
-    pub(super) fn read(
-        &self,
-        out: &mut ReadBuf<'_>,
-        peek: bool,
-        cx: Option<(&mut Context<'_>, Reads)>,
-    ) -> BytesFound {
-        let found = self.find(cx, |rx| {
-            let found = match peek {
-                true => rx.peek(out),
-                false => rx.read(out, &self.state.pool),
-            };
-            (!matches!(found, BytesFound::Nothing)).then_some(found)
-        });
-        found.unwrap_or(BytesFound::Nothing)
+    /// Reads what has come, or posts receives. No task is noted.
+    pub(super) fn try_read(&self, out: &mut ReadBuf<'_>) -> BytesFound {
+        self.find(None, Look::Read(out))
     }
 
-    /// Looks at what has come, moves what is under way, and looks again. None: `look` has found
-    /// nothing. Then the task of the context is noted, if there is one.
-    fn find<T>(
+    /// Looks at what has come, moves what is under way, and looks again. If there is nothing, the task
+    /// of the context is noted, if there is one.
+    fn find(
         &self,
         mut cx: Option<(&mut Context<'_>, Reads)>,
-        mut look: impl FnMut(&mut ReadSide) -> Option<T>,
-    ) -> Option<T> {
+        mut look: Look<'_, '_>,
+    ) -> BytesFound {
         let (mut flushed, mut taken, mut waits) = (false, false, false);
         loop {
             let mut rx = self.state.rx();
             if taken {
                 rx.attendance.note_taken();
             }
-            let found = look(&mut rx);
+            let found = rx.look(&mut look, &self.state.pool);
             self.post_receives(&mut rx);
-            if found.is_some() {
+            if !matches!(found, BytesFound::Nothing) {
                 return found;
             }
             let mut attended = None;
@@ -160,7 +149,7 @@ impl StreamCore {
                 }
             }
             if waits {
-                return None;
+                return BytesFound::Nothing;
             }
             drop(rx);
             if !std::mem::replace(&mut flushed, true) {
@@ -170,7 +159,8 @@ impl StreamCore {
             }
             waits = true;
             if let (Some(stream), Some((cx, _))) = (attended, &mut cx) {
-                match stream.poll(cx, &self.socket, &self.reactor) {
+                let mut passed = 0;
+                match stream.poll(cx, || self.visit(&mut look, &mut passed)) {
                     Attending::Waits => {}
                     Attending::Came => (taken, waits) = (true, false),
                     Attending::Ended => {
@@ -178,8 +168,37 @@ impl StreamCore {
                         waits = false;
                     }
                 }
+                if passed > 0 {
+                    return BytesFound::Some;
+                }
             }
         }
+    }
+
+    /// Takes what has come on a connection that the task attends. A read that finds nothing before it gets
+    /// the bytes of small messages straight from the engine: `passed` counts them. The receives stay
+    /// posted. True if the task attends the connection further on.
+    fn visit(&self, look: &mut Look<'_, '_>, passed: &mut usize) -> bool {
+        self.reactor.run_for_task(|queue, events| {
+            // No event changes the receives until the bytes are in their place.
+            let mut rx = self.state.rx();
+            let (Look::Read(out), Some(posted)) = (look, rx.all_in_flight()) else {
+                drop(rx);
+                return queue.run_for_task(&self.socket, events, None);
+            };
+            // Full buffers say that larger ones are worth while, so such messages go there.
+            let room = out.remaining().min(Size::Small.bytes() - 1);
+            let mut take = |bytes: &[u8]| {
+                out.put_slice(bytes);
+                *passed += bytes.len();
+            };
+            let mut read = VisitRead { posted, room, take: &mut take };
+            let stays = queue.run_for_task(&self.socket, events, Some(&mut read));
+            if *passed > 0 {
+                rx.note_passed(*passed);
+            }
+            stays
+        })
     }
 
     /// The stream of the connection, if the task that waits attends it.
@@ -206,8 +225,10 @@ impl StreamCore {
 
     /// Waits until a read would not wait.
     pub(super) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let found = self.find(Some((cx, Reads::Beside)), |rx| rx.is_ready().then_some(()));
-        found.map_or(Poll::Pending, Poll::Ready)
+        match self.find(Some((cx, Reads::Beside)), Look::Ready) {
+            BytesFound::Nothing => Poll::Pending,
+            BytesFound::Some | BytesFound::Failed(_) => Poll::Ready(()),
+        }
     }
 
     /// True if the next read finds the end, or an error.
@@ -329,3 +350,6 @@ impl Drop for StreamCore {
         }
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests;

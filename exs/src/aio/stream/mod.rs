@@ -210,7 +210,7 @@ impl AsyncStream {
         if buf.remaining() == 0 {
             return Ok(0);
         }
-        match self.link.read(&mut buf, false, None) {
+        match self.link.try_read(&mut buf) {
             BytesFound::Some => Ok(buf.filled().len()),
             BytesFound::Nothing => Err(io::ErrorKind::WouldBlock.into()),
             BytesFound::Failed(error) => Err(error.into()),

@@ -50,6 +50,16 @@ impl BytesFound {
     }
 }
 
+/// What a call wants of the bytes that have come.
+pub(super) enum Look<'a, 'b> {
+    /// To take them.
+    Read(&'a mut ReadBuf<'b>),
+    /// To copy them.
+    Peek(&'a mut ReadBuf<'b>),
+    /// To know that there are some.
+    Ready,
+}
+
 /// How a task waits for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
@@ -93,6 +103,8 @@ impl Sizing {
 
 pub(super) struct ReadSide {
     receives: VecDeque<Receive>,
+    /// How many of them have not ended.
+    in_flight: usize,
     /// The number of the first of them.
     first: u32,
     /// The number of the next one.
@@ -111,6 +123,7 @@ impl ReadSide {
     pub(super) fn new() -> ReadSide {
         ReadSide {
             receives: VecDeque::with_capacity(AHEAD),
+            in_flight: 0,
             first: 0,
             next: 0,
             sizing: Sizing::new(),
@@ -131,6 +144,7 @@ impl ReadSide {
     ) {
         let at = (number.wrapping_sub(self.first) & super::NUMBERS) as usize;
         let Some(place) = self.receives.get_mut(at) else { return };
+        self.in_flight -= 1;
         let bytes = event.bytes();
         *place = match (event.take_buffer(), event.error()) {
             // Bytes count more than an error, which the next receive meets, too.
@@ -149,6 +163,24 @@ impl ReadSide {
             wakers.extend(self.reader.take());
             self.others.take_into(wakers);
         }
+    }
+
+    /// The number of receives that have not ended, for a read that visits the connection. None: bytes
+    /// must not go straight to that read, since a receive has ended before, or other calls wait for bytes.
+    pub(super) fn all_in_flight(&self) -> Option<usize> {
+        (self.none_has_ended() && self.others.is_empty()).then_some(self.in_flight)
+    }
+
+    /// True if no receive has ended whose bytes, end or error a read would find.
+    fn none_has_ended(&self) -> bool {
+        self.in_flight == self.receives.len()
+    }
+
+    /// A read has taken bytes that no receive has held.
+    pub(super) fn note_passed(&mut self, bytes: usize) {
+        self.sizing.note(bytes, false);
+        self.news = true;
+        self.attendance.note_taken();
     }
 
     /// The task of the context waits.
@@ -183,7 +215,10 @@ impl ReadSide {
                 })
             });
             self.receives.push_back(match posted {
-                Ok(()) => Receive::InFlight,
+                Ok(()) => {
+                    self.in_flight += 1;
+                    Receive::InFlight
+                }
                 Err(error) => Receive::Failed(error),
             });
         }
@@ -194,8 +229,19 @@ impl ReadSide {
         !self.receives.iter().any(|r| matches!(r, Receive::End | Receive::Failed(_)))
     }
 
+    /// Does what a call wants.
+    pub(super) fn look(&mut self, look: &mut Look<'_, '_>, pool: &BufferPool) -> BytesFound {
+        match look {
+            _ if self.none_has_ended() => BytesFound::Nothing,
+            Look::Read(out) => self.read(out, pool),
+            Look::Peek(out) => self.peek(out),
+            Look::Ready if self.is_ready() => BytesFound::Some,
+            Look::Ready => BytesFound::Nothing,
+        }
+    }
+
     /// Moves bytes to `out`, as many as are there.
-    pub(super) fn read(&mut self, out: &mut ReadBuf<'_>, pool: &BufferPool) -> BytesFound {
+    fn read(&mut self, out: &mut ReadBuf<'_>, pool: &BufferPool) -> BytesFound {
         let mut some = false;
         loop {
             let left = match self.receives.front_mut() {
@@ -219,7 +265,7 @@ impl ReadSide {
     }
 
     /// Copies bytes to `out`, and leaves them.
-    pub(super) fn peek(&mut self, out: &mut ReadBuf<'_>) -> BytesFound {
+    fn peek(&mut self, out: &mut ReadBuf<'_>) -> BytesFound {
         let mut some = false;
         for receive in &self.receives {
             match receive {
@@ -241,8 +287,14 @@ impl ReadSide {
     }
 
     /// True if a read would not wait.
-    pub(super) fn is_ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.receives.front().is_some_and(|r| !matches!(r, Receive::InFlight))
+    }
+
+    /// The number of the first receive that a read has not used up: it counts those before.
+    #[cfg(all(test, not(miri)))]
+    pub(super) fn ended(&self) -> u32 {
+        self.first
     }
 
     /// True if the next read finds the end, or an error.

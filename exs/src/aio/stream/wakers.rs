@@ -16,6 +16,11 @@ impl Wakers {
         }
     }
 
+    /// True if no task waits.
+    pub(in crate::aio) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
     /// Moves all tasks to `wakers`, to be woken outside of the lock.
     pub(in crate::aio) fn take_into(&mut self, wakers: &mut Vec<Waker>) {
         wakers.append(&mut self.tasks);

@@ -12,12 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::devices::DeviceTable;
+use super::eager::Visit;
 use super::sock::State;
 use super::sockets::SocketTable;
 use super::{Engine, SockId};
 use crate::progress::queue::QueueCore;
 use crate::progress::waiter::Waiter;
 use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait, Qp, Rnic};
+use crate::session::VisitRead;
 use crate::sys::{SharedStream, which_are_readable};
 use crate::time::Time;
 
@@ -377,18 +379,19 @@ impl Engine {
     }
 
     /// The wait of the thread that attends the connection has ended: takes the messages and
-    /// completions that came. True if they have marked a socket, or there are more: messages alone
-    /// do not.
+    /// completions that came. The bytes of messages may go to `read`. True if they have marked a
+    /// socket, or there are more: messages alone do not.
     pub(in crate::progress) fn run_attended(
         &mut self,
         id: SockId,
         end: AttendedEnd<'_>,
         now: Time,
+        read: Option<&mut VisitRead<'_>>,
     ) -> bool {
         let Ok(s) = self.sockets.find(id) else { return false };
         let (Some(qp), device) = (s.qp, s.place.device) else { return false };
         self.devices[device].rnic.wake_attended(qp, end);
-        self.take_from(device, now);
+        self.take_from(device, now, read.map(|read| Visit { index: id.index, read }));
         let more = self.more || self.sockets.has_marked();
         self.settle_rest(now);
         more

@@ -13,7 +13,7 @@ use crate::mem::Buffer;
 use crate::progress::call::{Call, Deferred, Ringing};
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::rnic::{DeferredEnd, EagerPayload, EagerRecv, EagerSend};
-use crate::session::{After, MessageBytes};
+use crate::session::{After, MessageBytes, VisitRead};
 use crate::sys::IoVec;
 use crate::time::Time;
 
@@ -76,6 +76,12 @@ fn hand_over_eager(s: &mut Sock, d: &mut Device, payload: &IoVec<'_>) -> EagerSe
         }
         _ => EagerSend::Declined,
     }
+}
+
+/// The read of a program that visits its connection, and the connection's socket.
+pub(super) struct Visit<'a, 'r> {
+    pub(super) index: u32,
+    pub(super) read: &'a mut VisitRead<'r>,
 }
 
 /// The most messages that the engine takes from a device before the other devices have their turn.
@@ -162,7 +168,7 @@ impl Engine {
     /// A deferred write has ended, and its thread has come back with the engine's lock.
     pub(in crate::progress) fn end_deferred(&mut self, device: usize, end: DeferredEnd, now: Time) {
         self.devices[device].rnic.end_deferred(end, now);
-        self.take_from(device, now);
+        self.take_from(device, now, None);
         self.settle_rest(now);
     }
 
@@ -182,18 +188,19 @@ impl Engine {
     /// be copied into the ring, and once more from there.
     pub(in crate::progress) fn skim(&mut self, now: Time) {
         for device in 0..self.devices.len() {
-            self.skim_device(device, now);
+            self.skim_device(device, now, None);
         }
     }
 
-    fn skim_device(&mut self, device: usize, now: Time) -> bool {
+    fn skim_device(&mut self, device: usize, now: Time, mut visit: Option<Visit<'_, '_>>) -> bool {
         let mut left = MESSAGES;
         self.devices[device].rnic.resume_eager();
         while left > 0
             && let Some(taken) = self.devices.next_eager(device)
         {
             left -= 1;
-            let enough = self.message_came(device, &taken, now) && self.delivery.has_caught();
+            let sated = self.message_came(device, &taken, now, visit.as_mut());
+            let enough = sated && self.delivery.has_caught();
             let d = &mut self.devices[device];
             match taken.at {
                 EagerPayload::Copied => {}
@@ -212,12 +219,17 @@ impl Engine {
     /// and completions. True if there was anything.
     pub(in crate::progress) fn take_found(&mut self, found: DeviceSet, now: Time) -> bool {
         let marked = (0..self.devices.len()).filter(|device| found.contains(*device));
-        marked.fold(false, |any, device| self.take_from(device, now) | any)
+        marked.fold(false, |any, device| self.take_from(device, now, None) | any)
     }
 
-    /// The same for one device.
-    pub(super) fn take_from(&mut self, device: usize, now: Time) -> bool {
-        let any = self.skim_device(device, now);
+    /// The same for one device. Messages for the connection of a visit may go to its read.
+    pub(super) fn take_from(
+        &mut self,
+        device: usize,
+        now: Time,
+        visit: Option<Visit<'_, '_>>,
+    ) -> bool {
+        let any = self.skim_device(device, now, visit);
         // Usually the device has nothing but the message.
         !self.devices[device].rnic.is_quiet() && self.reap_device(device, now) || any
     }
@@ -232,7 +244,13 @@ impl Engine {
 
     /// Hands a message to its session. True if the socket has no receive for the next message.
     #[inline]
-    fn message_came(&mut self, device: usize, taken: &EagerRecv, now: Time) -> bool {
+    fn message_came(
+        &mut self,
+        device: usize,
+        taken: &EagerRecv,
+        now: Time,
+        visit: Option<&mut Visit<'_, '_>>,
+    ) -> bool {
         let index = taken.context;
         let owner = self.sockets.at(index);
         // A queue pair ends before its socket does. Data of another socket's queue pair must not
@@ -255,7 +273,8 @@ impl Engine {
             }
         };
         let mut port = d.port(s.place.domain, taken.qp, now);
-        let (ended, after) = session.handle_eager(now, &mut port, came);
+        let read = visit.filter(|visit| visit.index == index).map(|visit| &mut *visit.read);
+        let (ended, after) = session.handle_eager(now, &mut port, came, read);
         let sated = session.has_no_posted_recv();
         if let Some(done) = ended {
             self.finish(done, now);

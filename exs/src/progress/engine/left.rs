@@ -8,6 +8,7 @@ use super::sock::State;
 use super::{Engine, SockId};
 use crate::progress::call::Ringing;
 use crate::rnic::{AttendedEnd, Ready};
+use crate::session::VisitRead;
 use crate::time::Time;
 
 /// How a visit of the program to a stream that it polls has ended.
@@ -22,13 +23,18 @@ pub(in crate::progress) enum StreamRun {
 }
 
 impl Engine {
-    /// Takes what has come on a connection whose stream the program polls.
-    pub(in crate::progress) fn run_left(&mut self, id: SockId, now: Time) -> StreamRun {
+    /// Takes what has come on a connection whose stream the program polls. The bytes may go to `read`.
+    pub(in crate::progress) fn run_left(
+        &mut self,
+        id: SockId,
+        now: Time,
+        read: Option<&mut VisitRead<'_>>,
+    ) -> StreamRun {
         if !self.sockets.was_attended(id) {
             return StreamRun::Ended;
         }
         let end = AttendedEnd::Ready(Ready { readable: true, ..Ready::default() });
-        let mut calm = !self.run_attended(id, end, now);
+        let mut calm = !self.run_attended(id, end, now, read);
         if self.attendances().peek(id) != Some(IDLE) {
             // There is more than messages.
             calm = false;

@@ -94,13 +94,13 @@ impl Engine {
                 || self.only_receives(id)
                     && self.attendances().leave_to_program(id, LeftBy::Loop, now)
             {
-                self.run_left(id, now);
+                self.run_left(id, now, None);
             }
         } else if self.sockets.was_attended(id)
             && self.attendances().peek(id) == Some(Attended::Ready)
         {
             let now = now();
-            self.run_attended(id, AttendedEnd::Ready(Ready::default()), now);
+            self.run_attended(id, AttendedEnd::Ready(Ready::default()), now, None);
             if self.attendances().peek(id) == Some(Attended::Ready) {
                 // There is more than messages.
                 self.more |= self.run(now, false, Ringing::AtOnce);

@@ -180,7 +180,7 @@ impl World {
                 let mut bytes = vec![0; slot.len()];
                 slot.read_at(0, &mut bytes);
                 self.with(side, |s, end| {
-                    let (ended, _) = s.handle_eager(now, end, MessageBytes::Copy(&bytes));
+                    let (ended, _) = s.handle_eager(now, end, MessageBytes::Copy(&bytes), None);
                     s.done.extend(ended);
                 });
                 self.net.sides[side].slots.give_back();

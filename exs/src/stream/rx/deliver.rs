@@ -4,7 +4,7 @@ use crate::ids::{OpId, Outcome};
 
 use super::super::rules::Rule;
 use super::super::{Data, RxAction, StreamViolation, is_direct};
-use super::StreamRx;
+use super::{Recv, StreamRx};
 
 /// Where the data of an eager message go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +110,7 @@ impl StreamRx {
     /// as after `handle_data` and `poll`, without the actions. None: nothing has happened.
     #[inline]
     pub fn try_eager(&mut self, len: u32) -> Option<EagerTarget> {
-        let busy = !self.out.is_empty() || self.withdrawing || self.shown > 0;
-        if busy || self.fin || len == 0 || self.ring.fill() > 0 || len > self.ring.room() {
+        if !self.passes_ring(len) {
             return None;
         }
         let recv = self.recvs.front_mut()?;
@@ -122,12 +121,7 @@ impl StreamRx {
         let (op, op_off) = (recv.post.op, recv.filled);
         recv.filled += u64::from(taken);
         let ends = recv.left() == 0 || !recv.post.waitall;
-        if is_direct(self.phase) {
-            self.misses = 0;
-            self.phase = self.phase.wrapping_add(1);
-        }
-        self.seq = self.seq.wrapping_add(taken.into());
-        self.ring.pass(taken);
+        self.pass(taken);
         if ends && let Some(recv) = self.recvs.pop_front() {
             self.large_hidden -= usize::from(recv.counted);
         }
@@ -135,6 +129,38 @@ impl StreamRx {
             self.pump_if_due();
         }
         Some(EagerTarget { op, op_off, len: taken, ends })
+    }
+
+    /// Lets inline data for the ring pass by the receives, to the program itself. The state is as after
+    /// `try_eager` with a receive of `len` bytes before all others. False: nothing has happened.
+    #[inline]
+    pub fn try_pass(&mut self, len: u32) -> bool {
+        let begun = |recv: &Recv| recv.filled > 0 || recv.post.peek || recv.cancelled;
+        if !self.passes_ring(len) || self.recvs.front().is_some_and(begun) {
+            return false;
+        }
+        self.pass(len);
+        self.pump_if_due();
+        true
+    }
+
+    /// True if inline data of `len` bytes may go by the ring: no byte waits before them, and no receive
+    /// is advertised.
+    #[inline]
+    fn passes_ring(&self, len: u32) -> bool {
+        let busy = !self.out.is_empty() || self.withdrawing || self.shown > 0;
+        !busy && !self.fin && len > 0 && self.ring.fill() == 0 && len <= self.ring.room()
+    }
+
+    /// Inline data have gone by the ring.
+    #[inline]
+    fn pass(&mut self, len: u32) {
+        if is_direct(self.phase) {
+            self.misses = 0;
+            self.phase = self.phase.wrapping_add(1);
+        }
+        self.seq = self.seq.wrapping_add(len.into());
+        self.ring.pass(len);
     }
 
     /// Takes the place of a receive of `len` bytes that finds its bytes in the ring, and nothing
