@@ -339,6 +339,13 @@ impl Socket {
         self.handle.send_at_once(payload, may_share)
     }
 
+    /// Sends few bytes of a stream for tokio, without an operation. The thread may sleep next, and rings
+    /// no doorbell after that. False if something is in the way: then nothing was sent.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn send_bytes_at_once(&self, bytes: &[u8]) -> bool {
+        self.send_at_once(&IoVec::new(bytes), false)
+    }
+
     /// Sends few bytes for a call that blocks, without an operation. False if something is in the way:
     /// then nothing was sent.
     pub(super) fn sends_few_at_once(&self, bytes: &[u8]) -> bool {

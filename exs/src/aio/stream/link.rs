@@ -15,7 +15,6 @@ use super::{IS_SEND, IS_SHUTDOWN};
 use crate::aio::reactor::AioReactor;
 use crate::aio::slots::{Sink, Uses, token};
 use crate::aio::turns::Keeps;
-use crate::api::raw::send_at_once;
 use crate::api::{Buffer, Error, Event, RecvFlags, Refused, Socket};
 use crate::session::VisitRead;
 
@@ -322,8 +321,8 @@ fn closed() -> io::Error {
 }
 
 impl SendPort for &StreamCore {
-    fn send_at_once(&mut self, buffer: &Buffer) -> bool {
-        send_at_once(&self.socket, buffer)
+    fn send_at_once(&mut self, bytes: &[u8]) -> bool {
+        self.socket.send_bytes_at_once(bytes)
     }
 
     fn send(&mut self, buffer: Buffer) -> Result<(), (Error, Buffer)> {

@@ -1,5 +1,6 @@
 //! The sending side of a stream: bytes that wait for the end of the task's turn, and sends in flight.
 
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::task::Waker;
 
@@ -34,14 +35,14 @@ pub(super) enum Written {
 /// The calls of the socket.
 pub(super) trait SendPort {
     /// Sends few bytes, if that completes at once.
-    fn send_at_once(&mut self, buffer: &Buffer) -> bool;
+    fn send_at_once(&mut self, bytes: &[u8]) -> bool;
     /// Posts a send.
     fn send(&mut self, buffer: Buffer) -> Result<(), (Error, Buffer)>;
 }
 
 pub(super) struct WriteSide {
     kept: Option<KeptBytes>,
-    /// A small buffer for bytes that are sent at once.
+    /// A small buffer that was used before, for the next bytes that wait.
     small: Option<Buffer>,
     /// The sends in flight, and their bytes.
     in_flight: u32,
@@ -117,7 +118,7 @@ impl WriteSide {
         if self.fresh && self.in_flight == 0 && self.kept.is_none() && total <= Size::Small.bytes()
         {
             self.fresh = false;
-            if self.write_at_once(data, total, pool, port)? {
+            if write_at_once(data, port) {
                 return Ok(Written::Sent(total));
             }
         }
@@ -141,28 +142,6 @@ impl WriteSide {
             self.send_kept(pool, port)?;
         }
         Ok(if self.kept.is_some() { Written::Kept(taken) } else { Written::Sent(taken) })
-    }
-
-    fn write_at_once(
-        &mut self,
-        data: &[IoSlice<'_>],
-        total: usize,
-        pool: &BufferPool,
-        port: &mut impl SendPort,
-    ) -> Result<bool, Error> {
-        let mut buffer = match self.small.take() {
-            Some(buffer) => buffer,
-            None => pool.take(Size::Small)?,
-        };
-        buffer.narrow(..total);
-        let mut at = 0;
-        for slice in data {
-            buffer[at..at + slice.len()].copy_from_slice(slice);
-            at += slice.len();
-        }
-        let sent = port.send_at_once(&buffer);
-        self.small = Some(buffer);
-        Ok(sent)
     }
 
     /// Copies bytes behind those that are kept, as many as there is room for. `more` bytes follow in
@@ -260,4 +239,24 @@ impl WriteSide {
             pool.give(buffer);
         }
     }
+}
+
+thread_local! {
+    /// Room for the bytes of a small write in several slices.
+    static GATHERED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Sends the bytes of a small write, if that completes at once.
+fn write_at_once(data: &[IoSlice<'_>], port: &mut impl SendPort) -> bool {
+    let mut slices = data.iter().filter(|slice| !slice.is_empty());
+    if let (Some(only), None) = (slices.next(), slices.next()) {
+        return port.send_at_once(only);
+    }
+    // A thread that ends may have no room any more.
+    let mut gathered = GATHERED.try_with(Cell::take).unwrap_or_default();
+    gathered.clear();
+    data.iter().for_each(|slice| gathered.extend_from_slice(slice));
+    let sent = port.send_at_once(&gathered);
+    let _ = GATHERED.try_with(|room| room.set(gathered));
+    sent
 }
