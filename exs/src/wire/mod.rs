@@ -7,5 +7,6 @@
 pub mod atomics;
 pub mod ddp;
 pub mod exs;
+pub mod group;
 pub mod mpa;
 pub mod rdmap;

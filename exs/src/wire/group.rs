@@ -1,0 +1,306 @@
+//! Link groups: one TCP connection that carries the byte streams of many links.
+//!
+//! ```text
+//! Hello and its answer, once in each direction:
+//!  0                                16        18        20        24        28        32
+//! +--------------------------------+---------+---------+---------+---------+---------+
+//! | "EXS Group Hello " or "..Answ.." | version | flags   | window  | streams | 0       |
+//! +--------------------------------+---------+---------+---------+---------+---------+
+//! version: 1      flags: 0      window: bytes that may be under way to the sender of this frame
+//! on a stream      streams: streams that it takes at a time; 0 in an answer: none, for now
+//!
+//! Frames, after the hello:
+//!  0               4       5                   8
+//! +---------------+-------+-------------------+------------------+
+//! | stream        | kind  | length            | payload ...      |
+//! +---------------+-------+-------------------+------------------+
+//! kind 1 OPEN    length 0    begins a stream: only from the side that sent the hello
+//!      2 DATA    bytes of the stream, at most 65,536
+//!      3 WINDOW  length 4    the number of bytes that may be under way beyond the others
+//!      4 FIN     length 0    no more DATA from this side
+//!      5 RESET   length 4    the stream is over: a reason
+//! ```
+//!
+//! All numbers are big endian. The hello differs from an MPA request in its first byte, and is longer
+//! than the fixed part of one, so an end that knows MPA only refuses it at once.
+
+/// Bytes of a hello.
+pub const HELLO_LEN: usize = 32;
+/// Bytes of a frame's head.
+pub const HEAD_LEN: usize = 8;
+/// The longest payload of a DATA frame.
+pub const MAX_DATA: usize = 64 << 10;
+/// The version of the format.
+pub const VERSION: u16 = 1;
+/// The first byte of a hello, which no MPA frame has.
+pub const FIRST_BYTE: u8 = KEY_HELLO[0];
+/// Bytes of the payload of WINDOW and RESET.
+pub const WORD: usize = 4;
+
+const KEY_HELLO: &[u8; 16] = b"EXS Group Hello ";
+const KEY_ANSWER: &[u8; 16] = b"EXS Group Answer";
+
+/// The smallest window that a hello may name: a window must hold the longest start-up frame.
+pub const LEAST_WINDOW: u32 = 4 << 10;
+
+/// The reason why bytes are no frame of a link group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupWireError {
+    /// The first 16 bytes are not the expected key.
+    #[error("not a hello of a link group")]
+    Key,
+    /// The peer has another version.
+    #[error("version {0} of link groups; {VERSION} is known here")]
+    Version(u16),
+    /// The window of the hello is too small.
+    #[error("a window of {0} bytes for a stream; the least is {LEAST_WINDOW}")]
+    Window(u32),
+    /// There is no such kind of frame.
+    #[error("frame of kind {0} in a link group")]
+    Kind(u8),
+    /// The length does not fit the kind.
+    #[error("{kind:?} frame of {len} bytes in a link group")]
+    Length {
+        /// The kind.
+        kind: GroupFrameKind,
+        /// Bytes that the frame announces.
+        len: u32,
+    },
+}
+
+/// The first frame of a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HelloRepr {
+    /// It answers a hello.
+    pub answer: bool,
+    /// Bytes that may be under way to its sender on each stream.
+    pub window: u32,
+    /// Streams that its sender takes at a time. 0 in an answer: none, for now.
+    pub streams: u32,
+}
+
+impl HelloRepr {
+    /// Reads a hello, or the answer to one.
+    ///
+    /// # Errors
+    /// The bytes are something else, or of another version.
+    pub fn parse(bytes: &[u8; HELLO_LEN], answer: bool) -> Result<HelloRepr, GroupWireError> {
+        let key = if answer { KEY_ANSWER } else { KEY_HELLO };
+        if bytes[..16] != key[..] {
+            return Err(GroupWireError::Key);
+        }
+        let version = u16::from_be_bytes([bytes[16], bytes[17]]);
+        if version != VERSION {
+            return Err(GroupWireError::Version(version));
+        }
+        let word = |at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let (window, streams) = (word(20), word(24));
+        if window < LEAST_WINDOW {
+            return Err(GroupWireError::Window(window));
+        }
+        Ok(HelloRepr { answer, window, streams })
+    }
+
+    /// Writes it.
+    pub fn emit(&self) -> [u8; HELLO_LEN] {
+        let mut out = [0; HELLO_LEN];
+        out[..16].copy_from_slice(if self.answer { KEY_ANSWER } else { KEY_HELLO });
+        out[16..18].copy_from_slice(&VERSION.to_be_bytes());
+        out[20..24].copy_from_slice(&self.window.to_be_bytes());
+        out[24..28].copy_from_slice(&self.streams.to_be_bytes());
+        out
+    }
+}
+
+/// The kind of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupFrameKind {
+    /// Begins a stream.
+    Open,
+    /// Bytes of a stream.
+    Data,
+    /// The peer may send more.
+    Window,
+    /// The end of a direction.
+    Fin,
+    /// The end of a stream, without order.
+    Reset,
+}
+
+impl GroupFrameKind {
+    fn of(byte: u8) -> Result<GroupFrameKind, GroupWireError> {
+        Ok(match byte {
+            1 => GroupFrameKind::Open,
+            2 => GroupFrameKind::Data,
+            3 => GroupFrameKind::Window,
+            4 => GroupFrameKind::Fin,
+            5 => GroupFrameKind::Reset,
+            other => return Err(GroupWireError::Kind(other)),
+        })
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            GroupFrameKind::Open => 1,
+            GroupFrameKind::Data => 2,
+            GroupFrameKind::Window => 3,
+            GroupFrameKind::Fin => 4,
+            GroupFrameKind::Reset => 5,
+        }
+    }
+
+    /// True if a frame of this kind may have a payload of `len` bytes.
+    fn takes(self, len: u32) -> bool {
+        match self {
+            GroupFrameKind::Open | GroupFrameKind::Fin => len == 0,
+            GroupFrameKind::Data => (1..=MAX_DATA).contains(&(len as usize)),
+            GroupFrameKind::Window | GroupFrameKind::Reset => len as usize == WORD,
+        }
+    }
+}
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupHead {
+    /// The stream.
+    pub stream: u32,
+    /// The kind.
+    pub kind: GroupFrameKind,
+    /// Bytes of the payload that follows.
+    pub len: u32,
+}
+
+impl GroupHead {
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// The kind is unknown, or the length does not fit it.
+    pub fn parse(bytes: &[u8; HEAD_LEN]) -> Result<GroupHead, GroupWireError> {
+        let [s0, s1, s2, s3, kind, l0, l1, l2] = *bytes;
+        let kind = GroupFrameKind::of(kind)?;
+        let len = u32::from_be_bytes([0, l0, l1, l2]);
+        if !kind.takes(len) {
+            return Err(GroupWireError::Length { kind, len });
+        }
+        Ok(GroupHead { stream: u32::from_be_bytes([s0, s1, s2, s3]), kind, len })
+    }
+
+    /// Writes it. `len` must be below 2^24, as it is for each kind.
+    pub fn emit(&self) -> [u8; HEAD_LEN] {
+        let [s0, s1, s2, s3] = self.stream.to_be_bytes();
+        let [_, l0, l1, l2] = self.len.to_be_bytes();
+        [s0, s1, s2, s3, self.kind.byte(), l0, l1, l2]
+    }
+}
+
+/// Why a stream was reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetReason {
+    /// Its link ended without order.
+    Aborted,
+    /// No listener takes it.
+    Refused,
+}
+
+impl ResetReason {
+    /// Reads a reason. One that is unknown counts as the general one.
+    pub fn parse(word: [u8; WORD]) -> ResetReason {
+        match u32::from_be_bytes(word) {
+            2 => ResetReason::Refused,
+            _ => ResetReason::Aborted,
+        }
+    }
+
+    /// Writes it.
+    pub fn emit(self) -> [u8; WORD] {
+        let number: u32 = match self {
+            ResetReason::Aborted => 1,
+            ResetReason::Refused => 2,
+        };
+        number.to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hello_has_these_bytes() {
+        let hello = HelloRepr { answer: false, window: 0x0004_0000, streams: 0x0001_0000 };
+        let mut bytes = *b"EXS Group Hello \0\x01\0\0\0\x04\0\0\0\x01\0\0\0\0\0\0";
+        assert_eq!(hello.emit(), bytes);
+        assert_eq!(HelloRepr::parse(&bytes, false), Ok(hello));
+        assert_eq!(HelloRepr::parse(&bytes, true), Err(GroupWireError::Key));
+        let answer = HelloRepr { answer: true, ..hello };
+        assert_eq!(&answer.emit()[..16], b"EXS Group Answer");
+        assert_eq!(HelloRepr::parse(&answer.emit(), true), Ok(answer));
+        bytes[17] = 2;
+        assert_eq!(HelloRepr::parse(&bytes, false), Err(GroupWireError::Version(2)));
+        let narrow = HelloRepr { window: LEAST_WINDOW - 1, ..hello };
+        let refused = Err(GroupWireError::Window(LEAST_WINDOW - 1));
+        assert_eq!(HelloRepr::parse(&narrow.emit(), false), refused);
+    }
+
+    #[test]
+    fn an_end_that_knows_mpa_only_refuses_a_hello() {
+        use crate::wire::mpa::{FRAME_LEN, FrameKind, FrameRepr};
+        let hello = HelloRepr { answer: false, window: 1 << 18, streams: 1 }.emit();
+        let head = hello.first_chunk::<FRAME_LEN>().unwrap();
+        assert!(FrameRepr::parse(head, FrameKind::Request).is_err());
+        let request = FrameRepr {
+            kind: FrameKind::Request,
+            markers: false,
+            crc: false,
+            reject: false,
+            enhanced: false,
+            large: false,
+            revision: 1,
+            private_len: 0,
+        };
+        assert_ne!(request.emit()[0], FIRST_BYTE);
+    }
+
+    #[test]
+    fn each_frame_has_these_bytes() {
+        let kinds = [
+            (GroupFrameKind::Open, 0, [0, 0, 0, 7, 1, 0, 0, 0]),
+            (GroupFrameKind::Data, 65_536, [0, 0, 0, 7, 2, 1, 0, 0]),
+            (GroupFrameKind::Data, 1, [0, 0, 0, 7, 2, 0, 0, 1]),
+            (GroupFrameKind::Window, 4, [0, 0, 0, 7, 3, 0, 0, 4]),
+            (GroupFrameKind::Fin, 0, [0, 0, 0, 7, 4, 0, 0, 0]),
+            (GroupFrameKind::Reset, 4, [0, 0, 0, 7, 5, 0, 0, 4]),
+        ];
+        for (kind, len, bytes) in kinds {
+            let head = GroupHead { stream: 7, kind, len };
+            assert_eq!(head.emit(), bytes, "{kind:?}");
+            assert_eq!(GroupHead::parse(&bytes), Ok(head));
+        }
+    }
+
+    #[test]
+    fn bad_frames_are_refused() {
+        for kind in [0, 6, 255] {
+            let bytes = [0, 0, 0, 1, kind, 0, 0, 0];
+            assert_eq!(GroupHead::parse(&bytes), Err(GroupWireError::Kind(kind)));
+        }
+        use GroupFrameKind::{Data, Fin, Open, Reset, Window};
+        for (kind, len) in
+            [(Open, 1), (Data, 0), (Data, 65_537), (Window, 3), (Window, 5), (Fin, 1), (Reset, 0)]
+        {
+            let bytes = GroupHead { stream: 1, kind, len }.emit();
+            assert_eq!(GroupHead::parse(&bytes), Err(GroupWireError::Length { kind, len }));
+        }
+    }
+
+    #[test]
+    fn reasons_are_read_back_and_unknown_ones_are_general() {
+        for reason in [ResetReason::Aborted, ResetReason::Refused] {
+            assert_eq!(ResetReason::parse(reason.emit()), reason);
+        }
+        assert_eq!(ResetReason::Refused.emit(), [0, 0, 0, 2]);
+        assert_eq!(ResetReason::parse([9; 4]), ResetReason::Aborted);
+    }
+}
