@@ -134,7 +134,7 @@ pub(crate) fn inner() -> Result<&'static EventQueue> {
         .with_depth(1 << 24)
         .with_wait(WaitPolicy::Notify)
         .with_shard(Some(exs::__ffi::FIRST_SHARD));
-    let q = EventQueue::with_options(&options)?;
+    let q = exs::__ffi::queue_for_descriptors(&options)?;
     watch::inner(exs::__ffi::inner_fd(&q))?;
     Ok(INNER.get_or_init(|| q))
 }

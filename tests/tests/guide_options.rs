@@ -27,7 +27,7 @@ fn count(n: Option<u8>) -> String {
     n.map_or("none".to_owned(), |n| n.to_string())
 }
 
-fn number(value: Option<u16>) -> String {
+fn number(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "none".to_owned(), |n| n.to_string())
 }
 
@@ -56,6 +56,7 @@ fn defaults() -> Vec<(&'static str, String)> {
         ("dead_after", limit(o.dead_after)),
         ("no_delay", switch(o.no_delay)),
         ("crc", switch(o.crc)),
+        ("link_group", number(o.link_group)),
         ("v6_only", switch(o.v6_only)),
         ("traffic_class", count(o.path.traffic_class)),
         ("retry_count", count(o.path.retry_count)),

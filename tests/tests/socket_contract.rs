@@ -49,6 +49,15 @@ mod soft_with_crc {
     super::socket_contract!(super::env);
 }
 
+/// All connections in link groups.
+mod soft_grouped {
+    fn env() -> super::Env {
+        let options = super::Options::default().with_transport(super::Transport::Soft);
+        super::Env::new(options.with_link_group(Some(0)), super::Ipv4Addr::LOCALHOST.into())
+    }
+    super::socket_contract!(super::env);
+}
+
 /// Memory that its program takes away while it is sent ends its connection, and all that is
 /// under way on it.
 #[test]

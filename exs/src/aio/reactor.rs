@@ -52,7 +52,7 @@ static THREADED: ProcessLock<Weak<AioReactor>> = ProcessLock::new(Weak::new());
 impl AioReactor {
     /// A reactor for tasks of no runtime.
     fn of_no_runtime() -> Result<AioReactor, Error> {
-        let queue = EventQueue::with_options(&QueueOptions::default().with_depth(DEPTH))?;
+        let queue = EventQueue::for_tasks(&QueueOptions::default().with_depth(DEPTH))?;
         Ok(AioReactor {
             queue,
             slots: Mutex::default(),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::{Event, EventQueue, Refused, RungBy, Socket, Token};
 use crate::mem::Buffer;
 use crate::progress::{
-    Awaited, Error, EventKind, FdUse, QueueCore, RawEvent, Readiness, RecvFlags, Shard,
-    shard_of_next_accept,
+    Awaited, Error, EventKind, FdUse, QueueCore, QueueOptions, RawEvent, Readiness, RecvFlags,
+    Shard, shard_of_next_accept,
 };
 pub use crate::progress::{LoopId, RecvAtOnce, Standing, Watch};
 
@@ -265,6 +265,15 @@ pub fn private_queue(socket: &Socket) -> Result<EventQueue, Error> {
 /// Keeps a queue that [`private_queue`] has given for the thread's next call.
 pub fn keep_private_queue(queue: EventQueue) {
     super::blocking::keep(queue);
+}
+
+/// A queue for connects of sockets whose descriptors the program polls. So the connections are in no
+/// link group, since those have no descriptors of their own.
+///
+/// # Errors
+/// As [`EventQueue::with_options`].
+pub fn queue_for_descriptors(options: &QueueOptions) -> Result<EventQueue, Error> {
+    EventQueue::for_descriptors(options)
 }
 
 /// A descriptor of the queue that is readable while events wait, and at no other time. A thread of

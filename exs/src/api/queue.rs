@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::Driven;
 use super::{Event, Socket};
 use crate::progress::{
-    Awaited, Error, QueueCore, QueueOptions, Shard, Ticket, WaitPolicy, Waited, Want, first_shard,
-    note_own_shard,
+    Awaited, Error, QueueCore, QueueOptions, QueueUse, Shard, Ticket, WaitPolicy, Waited, Want,
+    first_shard, note_own_shard,
 };
 
 use super::Token;
@@ -66,7 +66,20 @@ impl EventQueue {
     /// A queue for the calls of one thread that block.
     pub(super) fn for_blocking_calls(opts: &QueueOptions) -> Result<EventQueue, Error> {
         first_shard()?;
-        Ok(EventQueue { core: QueueCore::for_blocking_calls(opts)?, tag: [0; 2] })
+        Ok(EventQueue { core: QueueCore::of_use(opts, QueueUse::Blocking)?, tag: [0; 2] })
+    }
+
+    /// A queue for connects of sockets whose descriptors the program polls.
+    pub(super) fn for_descriptors(opts: &QueueOptions) -> Result<EventQueue, Error> {
+        first_shard()?;
+        Ok(EventQueue { core: QueueCore::of_use(opts, QueueUse::Descriptors)?, tag: [0; 2] })
+    }
+
+    /// A queue for tasks, each of which waits for its own connection.
+    #[cfg(feature = "futures")]
+    pub(crate) fn for_tasks(opts: &QueueOptions) -> Result<EventQueue, Error> {
+        first_shard()?;
+        Ok(EventQueue { core: QueueCore::of_use(opts, QueueUse::Tasks)?, tag: [0; 2] })
     }
 
     /// Waits for at least one event and takes up to `max`. It returns none if the time is up. A

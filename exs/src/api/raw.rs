@@ -24,9 +24,9 @@ pub use super::place::is_attended;
 pub use super::place::{
     FIRST_SHARD, LoopId, Place, RecvAtOnce, Standing, Watch, accept_in_turn, cancel_but, cancel_on,
     dequeue_exact, dequeue_of, end_polling, end_polling_at_end, failure, found_nothing, inner_fd,
-    is_watched, keep_private_queue, kept_standing, polled, private_queue, recv_at_once, recv_ready,
-    rung_by, send_at_once, shard_of, shown_fd, standing, tag, tagged, take_accepted,
-    take_descriptor, watch,
+    is_watched, keep_private_queue, kept_standing, polled, private_queue, queue_for_descriptors,
+    recv_at_once, recv_ready, rung_by, send_at_once, shard_of, shown_fd, standing, tag, tagged,
+    take_accepted, take_descriptor, watch,
 };
 pub use super::{AttendedStream, LoopDriver, RungBy};
 use super::{Export, Socket};

@@ -19,6 +19,9 @@ impl<L: Link> Drop for DetachedLink<L> {
 impl<L: LinkSetup> Driver<L> {
     pub(super) fn give_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
         let id = self.requested(req)?;
+        if !self.links.get(id)?.can_move() {
+            return Err(RnicError::Unsupported("hand-over of a link of a group"));
+        }
         self.release_request(id);
         let mut link = self.links.remove(id)?;
         self.turns.timers.clear(Source::Link(id));

@@ -20,7 +20,7 @@ use crate::mem::Key;
 use crate::rnic::{
     AttemptNumber, Attended, AttendedBlock, AttendedEnd, AttendedWait, ConnParam, DeferredEnd,
     DeferredWrite, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, PolledSleep, Qp, QpState,
-    Ready, RnicError, StarvedListener,
+    Ready, RnicError, StarvedListener, TakesGroups,
 };
 use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
@@ -139,6 +139,14 @@ pub trait Link: Sized + Send + 'static {
     fn abort(&mut self);
     /// The mark of a connection without a link that it is on the ready list.
     fn opening_queued(parts: &mut Self::Parts, id: u32) -> Option<&mut bool>;
+    /// The mark of a connection of several links that it is on the ready list.
+    fn group_queued(_parts: &mut Self::Parts, _id: u32) -> Option<&mut bool> {
+        None
+    }
+    /// True if another RNIC can have the link.
+    fn can_move(&self) -> bool {
+        true
+    }
 
     /// Checks that the queue pair may post a send. False: its state forbids it.
     fn check_post(&self, qp: &QueuePair<Self>) -> Result<bool, RnicError>;
@@ -167,6 +175,8 @@ pub trait LinkSetup: Link {
         addr: SocketAddr,
         opts: &ListenOpts,
     ) -> Result<(Self::Acceptor, SocketAddr), RnicError>;
+    /// Lets a listener take link groups, or not (`Rnic::take_groups`).
+    fn take_groups(_driver: &mut Driver<Self>, _listener: u32, _takes: TakesGroups) {}
     /// Begins the start-up with a peer that has been accepted, and notes it by
     /// `Driver::add_startup`.
     fn begin_startup(
@@ -253,12 +263,26 @@ pub trait LinkSetup: Link {
 pub trait Traffic: LinkSetup {
     /// Does the work that is due at the beginning of `progress`.
     fn begin_progress(_driver: &mut Driver<Self>, _now: Time) {}
+    /// Does the work that is due at the end of `progress`.
+    fn end_progress(_driver: &mut Driver<Self>, _now: Time) {}
     /// Serves a link that is ready.
     fn serve(driver: &mut Driver<Self>, id: u32, now: Time);
     /// The deadline of a link has passed.
     fn timed_out(driver: &mut Driver<Self>, id: u32, now: Time);
     /// The reactor saw that a link is ready.
     fn became_ready(_driver: &mut Driver<Self>, _id: u32) {}
+    /// The reactor saw that a connection of several links is ready.
+    fn group_ready(_driver: &mut Driver<Self>, _id: u32, _ready: Ready) {}
+    /// Serves a connection of several links.
+    fn serve_group(_driver: &mut Driver<Self>, _id: u32, _now: Time) {}
+    /// The deadline of such a connection has passed.
+    fn group_timed_out(_driver: &mut Driver<Self>, _id: u32, _now: Time) {}
+    /// Rings the doorbell, and leaves the write to a later one (`Rnic::flush_later`).
+    fn flush_later(_driver: &mut Driver<Self>, _id: u32, _now: Time) -> bool {
+        false
+    }
+    /// Keeps what several links send together, or lets it go (`Rnic::hold_writes`).
+    fn hold_writes(_driver: &mut Driver<Self>, _holds: bool) {}
     /// The doorbell of the whole driver rang.
     fn doorbell_rang(_driver: &mut Driver<Self>) {}
     /// The earliest deadline of work that has no [`Source`]. None: there is no such work.

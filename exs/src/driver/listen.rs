@@ -74,7 +74,7 @@ impl<A> Listening<A> {
     }
 
     /// The reactor saw connections.
-    pub(super) fn note_readable(&mut self, id: u32) {
+    pub(crate) fn note_readable(&mut self, id: u32) {
         if let Ok(listening) = self.listeners.get_mut(id) {
             listening.readable = true;
         }

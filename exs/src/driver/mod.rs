@@ -57,7 +57,7 @@ use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, Caps, ConnParam, ConnReq, Cq, DeferredEnd,
     DeferredWrite, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener,
     Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, SharedPort,
-    Srq, StarvedListener, Wc,
+    Srq, StarvedListener, TakesGroups, Wc,
 };
 use crate::sys::{IoVec, RandomSource, SharedStream};
 use crate::time::Time;
@@ -197,6 +197,12 @@ impl<L: Traffic> Rnic for Driver<L> {
             L::flush(self, id, now);
         }
     }
+    fn flush_later(&mut self, qp: Qp, now: Time) -> bool {
+        self.link_of(qp).is_some_and(|id| L::flush_later(self, id, now))
+    }
+    fn hold_writes(&mut self, holds: bool) {
+        L::hold_writes(self, holds);
+    }
     fn try_send_eager(
         &mut self,
         qp: Qp,
@@ -235,6 +241,9 @@ impl<L: Traffic> Rnic for Driver<L> {
     }
     fn join_listener(&mut self, shared: SharedPort) -> Result<Listener, RnicError> {
         self.join_port(shared)
+    }
+    fn take_groups(&mut self, listener: Listener, takes: TakesGroups) {
+        L::take_groups(self, listener.0, takes);
     }
     fn rest_listener(&mut self, listener: Listener, rests: bool) -> Result<(), RnicError> {
         self.rest(listener, rests)

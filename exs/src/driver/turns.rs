@@ -27,9 +27,14 @@ pub enum Source {
     Listener(u32),
     /// A connection that has no link yet: a connect under way, a peer that has not said hello.
     Opening(u32),
+    /// A connection that carries several links.
+    Group(u32),
     /// The doorbell of the whole driver.
     Doorbell,
 }
+
+/// The token of the doorbell has this number, which no group has: a table has fewer places.
+const BELL: u32 = (1 << ID_BITS) - 1;
 
 impl Source {
     /// The token of this source, relative to the driver's first.
@@ -38,7 +43,8 @@ impl Source {
             Source::Link(id) => (0, id),
             Source::Listener(id) => (1, id),
             Source::Opening(id) => (2, id),
-            Source::Doorbell => (3, 0),
+            Source::Group(id) => (3, id),
+            Source::Doorbell => (3, BELL),
         };
         (kind << ID_BITS) | id as usize
     }
@@ -50,7 +56,8 @@ impl Source {
             0 => Some(Source::Link(id)),
             1 => Some(Source::Listener(id)),
             2 => Some(Source::Opening(id)),
-            3 => Some(Source::Doorbell),
+            3 if id == BELL => Some(Source::Doorbell),
+            3 => Some(Source::Group(id)),
             _ => None,
         }
     }
@@ -137,6 +144,7 @@ impl<L: Link> Driver<L> {
             Source::Link(id) => self.links.get_mut(id).ok().map(|l| &mut l.base_mut().queued),
             Source::Listener(id) => self.listening.queued(id),
             Source::Opening(id) => L::opening_queued(&mut self.parts, id),
+            Source::Group(id) => L::group_queued(&mut self.parts, id),
             // The doorbell is no work itself: the links that it was rung for are.
             Source::Doorbell => None,
         };
@@ -160,6 +168,7 @@ impl<L: Traffic> Driver<L> {
             }
             Source::Listener(id) => self.listening.note_readable(id),
             Source::Doorbell => L::doorbell_rang(self),
+            Source::Group(id) => L::group_ready(self, id, ready),
             Source::Opening(_) => {}
         }
         self.enqueue(source);
@@ -172,6 +181,7 @@ impl<L: Traffic> Driver<L> {
             match source {
                 Source::Link(id) => L::timed_out(self, id, now),
                 Source::Opening(id) => L::opening_timed_out(self, id),
+                Source::Group(id) => L::group_timed_out(self, id, now),
                 other => self.enqueue(other),
             }
         }
@@ -182,9 +192,11 @@ impl<L: Traffic> Driver<L> {
                 Some(Source::Link(id)) => L::serve(self, id, now),
                 Some(Source::Listener(id)) => self.serve_listener(id, now),
                 Some(Source::Opening(id)) => L::serve_opening(self, id, now),
-                _ => {}
+                Some(Source::Group(id)) => L::serve_group(self, id, now),
+                Some(Source::Doorbell) | None => {}
             }
         }
+        L::end_progress(self, now);
         !self.turns.ready.is_empty()
     }
 
@@ -208,6 +220,8 @@ mod tests {
             Source::Link(0),
             Source::Listener(7),
             Source::Opening((1 << ID_BITS) - 1),
+            Source::Group(0),
+            Source::Group(9),
             Source::Doorbell,
         ] {
             assert!(source.token() < 1 << 32);

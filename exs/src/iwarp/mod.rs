@@ -224,6 +224,11 @@ impl IwarpEngine {
         Ok(())
     }
 
+    /// Takes the posted receives back, on a connection that is not established.
+    pub fn take_recvs(&mut self) -> VecDeque<RxBuf> {
+        std::mem::take(&mut self.rq)
+    }
+
     /// Moves the completions to `out`. The driver must do so before `poll_event`, because flushed
     /// WRs complete before `Disconnected`.
     pub fn drain_wcs(&mut self, out: &mut Vec<Wc>) {

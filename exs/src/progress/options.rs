@@ -253,6 +253,12 @@ pub struct Options {
     /// Protect every FPDU by CRC32C. Either side can demand it. `EXS_CRC`. Default: off, since TCP
     /// and Ethernet have checksums of their own.
     pub crc: bool,
+    /// The connections to one address and port beyond which further ones share a TCP connection, as a
+    /// link group. All connections of a group report the addresses of that TCP connection. This
+    /// concerns connects through an event queue of the program, over the software RNIC, to peers that
+    /// know groups. `None`: there are no groups, and a listener takes none. `EXS_LINK_GROUP` = a number,
+    /// or `off`. Default: off.
+    pub link_group: Option<u32>,
     /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.
     pub v6_only: bool,
     /// The path through the network: traffic class, retries, timers.
@@ -290,6 +296,7 @@ impl Options {
             dead_after: Some(Duration::from_secs(60)),
             no_delay: true,
             crc: false,
+            link_group: None,
             v6_only: false,
             path: PathOptions::new(),
         }
@@ -330,6 +337,7 @@ impl Options {
         set(&mut o.dead_after, "EXS_DEAD_AFTER", parse_limit)?;
         set(&mut o.no_delay, "EXS_NO_DELAY", parse_switch)?;
         set(&mut o.crc, "EXS_CRC", parse_switch)?;
+        set(&mut o.link_group, "EXS_LINK_GROUP", parse_count)?;
         o.path = PathOptions::from_env()?;
         Ok(o)
     }
@@ -391,9 +399,20 @@ with!(
     with_dead_after dead_after: Option<Duration>,
     with_no_delay no_delay: bool,
     with_crc crc: bool,
+    with_link_group link_group: Option<u32>,
     with_v6_only v6_only: bool,
     with_path path: PathOptions,
 );
+
+/// Reads a number, or `off`.
+fn parse_count(text: &str) -> Result<Option<u32>, Error> {
+    match text.trim() {
+        "off" => Ok(None),
+        number => number.parse().map(Some).map_err(|_| {
+            Error::invalid(format!("`{text}` is neither a number of connections nor `off`"))
+        }),
+    }
+}
 
 /// Reads a size of memory.
 fn bytes(text: &str) -> Result<usize, Error> {

@@ -1,6 +1,7 @@
 //! The event queue: where the engine leaves events and threads wait for them.
 
 mod fd;
+mod purpose;
 mod run;
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use crate::sys::{EventFd, cold_path};
 pub(in crate::progress) use self::fd::DriveFds;
 pub use self::fd::FdUse;
 use self::fd::Signal;
+pub(crate) use self::purpose::QueueUse;
 
 /// The events that a thread wants from a queue, and the place for them.
 pub(crate) struct Want<'a, E> {
@@ -55,9 +57,7 @@ pub struct QueueCore {
     fd: EventFd,
     /// What the program polls. Empty: this does not drive the shard.
     drive: OnceLock<DriveFds>,
-    /// The queue serves the blocking calls of one thread, each of which waits for its own
-    /// operation.
-    attends: bool,
+    serves: QueueUse,
     /// The user of the descriptor ([`FdUse`]). The queue keeps a descriptor with a user up to date.
     fd_use: AtomicU8,
 }
@@ -68,19 +68,18 @@ impl QueueCore {
     /// # Errors
     /// [`Error::Invalid`] for a depth of 0, and errors of the kernel.
     pub fn new(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
-        QueueCore::build(opts, false).map(Arc::new)
+        QueueCore::build(opts, QueueUse::Program).map(Arc::new)
     }
 
-    /// Makes a queue for the blocking calls of one thread, each of which waits for its own
-    /// operation.
+    /// Makes a queue for other operations than those that the program posts.
     ///
     /// # Errors
     /// As [`QueueCore::new`].
-    pub(crate) fn for_blocking_calls(opts: &QueueOptions) -> Result<Arc<QueueCore>, Error> {
-        QueueCore::build(opts, true).map(Arc::new)
+    pub(crate) fn of_use(opts: &QueueOptions, serves: QueueUse) -> Result<Arc<QueueCore>, Error> {
+        QueueCore::build(opts, serves).map(Arc::new)
     }
 
-    fn build(opts: &QueueOptions, attends: bool) -> Result<QueueCore, Error> {
+    fn build(opts: &QueueOptions, serves: QueueUse) -> Result<QueueCore, Error> {
         let seat = match opts.shard {
             Some(shard) => OnceLock::from(Seat::beside(shard)?),
             None => OnceLock::new(),
@@ -99,7 +98,7 @@ impl QueueCore {
             pace: Pace::new(opts.wait),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             drive: OnceLock::new(),
-            attends,
+            serves,
             fd_use: AtomicU8::new(FdUse::None as u8),
         })
     }
@@ -130,7 +129,12 @@ impl QueueCore {
     /// True if a thread that posts an operation here then waits for it.
     #[inline]
     pub(crate) fn attends(&self) -> bool {
-        self.attends
+        self.serves == QueueUse::Blocking
+    }
+
+    /// True if connections that begin here have a stream of their own.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.serves != QueueUse::Program
     }
 
     /// The context of the queue's shard.

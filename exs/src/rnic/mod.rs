@@ -163,6 +163,15 @@ pub trait Rnic: Send {
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError>;
     /// Rings the doorbell: puts posted WRs on the wire, as many as it takes now.
     fn flush(&mut self, qp: Qp, now: Time);
+    /// Rings the doorbell of a connection that shares a stream to its peer with others, but leaves the
+    /// write to the next doorbell, or to [`Rnic::progress`]. False, and nothing has happened: the
+    /// connection has a stream of its own.
+    fn flush_later(&mut self, _qp: Qp, _now: Time) -> bool {
+        false
+    }
+    /// Keeps what leaves from now on together, for connections that share a stream to their peer. A
+    /// call with false ends the effect of a call with true, and what was kept leaves with the last.
+    fn hold_writes(&mut self, _holds: bool) {}
     /// Rings the doorbell, but leaves the write to the caller, which makes it when it no longer has
     /// the RNIC. Returns None, and does nothing, if that is not possible: the caller must call
     /// [`Rnic::flush`].
@@ -242,6 +251,8 @@ pub trait Rnic: Send {
     fn rest_listener(&mut self, _listener: Listener, _rests: bool) -> Result<(), RnicError> {
         Ok(())
     }
+    /// Lets a listener take link groups from now on, or not. Connections that have come stay.
+    fn take_groups(&mut self, _listener: Listener, _takes: TakesGroups) {}
     /// Starts to connect. The outcome is a [`CmEvent`] for this QP.
     fn connect(
         &mut self,

@@ -354,6 +354,9 @@ pub struct ConnParam<'a> {
     pub bind: Option<SocketAddr>,
     /// The path through the network.
     pub path: PathAttr,
+    /// Connections to one address that have a TCP connection each, where there is TCP; later ones share
+    /// the TCP connection of a link group. None: none does.
+    pub group_from: Option<u32>,
 }
 
 /// Parameters of listen.
@@ -371,6 +374,20 @@ pub struct ListenOpts {
     pub port_held: bool,
     /// The path of the connections through the network.
     pub path: PathAttr,
+    /// Whether it takes link groups.
+    pub groups: TakesGroups,
+}
+
+/// Whether a listener takes link groups, for as long as no other RNIC shares its port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TakesGroups {
+    /// No: its connections need TCP connections of their own.
+    #[default]
+    No,
+    /// Not yet: the first accept will say what its connections need.
+    NotYet,
+    /// Yes.
+    Yes,
 }
 
 /// How to end a connection.

@@ -449,6 +449,7 @@ mod tests {
             handshake_timeout: Duration::from_secs(3600),
             port_held: false,
             path: PathAttr::default(),
+            groups: false,
         };
         let listener = one.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &opts).unwrap();
         let addr = one.listener_addr(listener).unwrap();

@@ -5,7 +5,7 @@
 //! one call, which the thread makes without the lock.
 
 use std::io::{self, Read};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -47,6 +47,15 @@ impl SharedStream {
     /// The error of the call.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.stream.take_error()
+    }
+
+    /// Our address, and the peer's.
+    ///
+    /// # Errors
+    /// The kernel's: ENOTCONN while a connect is under way.
+    pub fn addrs(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        let peer = self.stream.peer_addr()?;
+        Ok((self.stream.local_addr()?, peer))
     }
 
     /// Makes reads that do not ask otherwise block, for `limit` at most.

@@ -69,7 +69,8 @@ impl Attendant {
 
 impl SoftLink {
     pub(super) fn look_at_attended(&self) -> Option<Attended> {
-        if self.inbound != Inbound::Open || self.base.stalled {
+        let own = self.stream.own().is_some();
+        if !own || self.inbound != Inbound::Open || self.base.stalled {
             return None;
         }
         Some(match self.ready.readable && !self.attendant.reads {
@@ -80,21 +81,23 @@ impl SoftLink {
 
     pub(super) fn sleep(&mut self, how: AttendedBlock) -> AttendedWait {
         let fits = self.ready.writable && self.engine.can_recv_eager();
-        if how == AttendedBlock::Read && fits && self.can_block() {
+        let Some(stream) = self.stream.own().cloned() else { return AttendedWait::Ready };
+        if how == AttendedBlock::Read && fits && self.can_block(&stream) {
             self.attendant.reads = true;
-            return AttendedWait::Stream(self.stream.clone());
+            return AttendedWait::Stream(stream);
         }
-        AttendedWait::Descriptor { fd: self.stream.as_raw_fd(), write: !self.ready.writable }
+        AttendedWait::Descriptor { fd: stream.as_raw_fd(), write: !self.ready.writable }
     }
 
     /// Lends the stream to the program.
-    pub(super) fn lend(&mut self) -> Arc<SharedStream> {
+    pub(super) fn lend(&mut self) -> Option<Arc<SharedStream>> {
+        let stream = self.stream.own()?;
         self.attendant.lent = true;
-        Arc::clone(&self.stream)
+        Some(Arc::clone(stream))
     }
 
     /// True if a read of the descriptor blocks. Makes it so if that pays by now.
-    fn can_block(&mut self) -> bool {
+    fn can_block(&mut self, stream: &SharedStream) -> bool {
         let attendant = &mut self.attendant;
         match attendant.sleeps {
             Sleeps::InRead => return true,
@@ -105,7 +108,7 @@ impl SoftLink {
             }
             Sleeps::Young(_) => {}
         }
-        let blocks = self.stream.make_blocking(READ_LIMIT).is_ok();
+        let blocks = stream.make_blocking(READ_LIMIT).is_ok();
         attendant.sleeps = if blocks { Sleeps::InRead } else { Sleeps::InPoll };
         blocks
     }
@@ -116,7 +119,7 @@ impl SoftLink {
     pub(super) fn lacks_watch(&self) -> bool {
         let Attendant { reads, lent, .. } = self.attendant;
         let reports = !self.base.attended || (reads || lent) && !self.ready.writable;
-        reports && self.watched < self.needs()
+        reports && self.watched < self.needs() && self.stream.own().is_some()
     }
 }
 
@@ -139,7 +142,9 @@ impl SoftRnic {
                     // The socket was full, and the reactor reports it. From now on the thread waits
                     // for room, too.
                     link.forget(&self.reactor);
-                    link.attendant.never_block(&link.stream);
+                    if let Some(stream) = link.stream.own() {
+                        link.attendant.never_block(stream);
+                    }
                 }
                 self.take_read(id, read);
                 if reported {

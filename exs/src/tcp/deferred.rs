@@ -34,13 +34,14 @@ impl SoftLink {
         if !self.can_send_eager() || !self.outbound.remainder.is_empty() {
             return None;
         }
+        let stream = self.stream.own()?;
         let gather = self.engine.eager_batch()?;
         // The usual case is that no other thread writes.
-        if !self.stream.may_write() {
+        if !stream.may_write() {
             return None;
         }
         let mut sent = 0;
-        let write = DeferredWrite::new(id, &self.stream, |bytes| {
+        let write = DeferredWrite::new(id, stream, |bytes| {
             if !gather.copy_to(bytes, MOST) {
                 return None;
             }
@@ -55,7 +56,9 @@ impl SoftLink {
     /// The thread has come back with what the socket did not take, or because there is more to
     /// write.
     fn take_back(&mut self, end: DeferredEnd) {
-        self.stream.take_back();
+        if let Some(stream) = self.stream.own() {
+            stream.take_back();
+        }
         let DeferredEnd { result, mut bytes, flags, .. } = end;
         let sent = self.note_sent(&result, bytes.len());
         if sent < bytes.len() {
@@ -67,8 +70,9 @@ impl SoftLink {
 
     /// Sends bytes that a deferred write has left. None: there is no room.
     pub(super) fn send_remainder(&mut self) -> Option<usize> {
+        let stream = self.stream.own()?;
         let mut rest = std::mem::take(&mut self.outbound.remainder);
-        let result = sys::send(&*self.stream, &[IoVec::new(&rest.bytes)], rest.flags);
+        let result = sys::send(&**stream, &[IoVec::new(&rest.bytes)], rest.flags);
         let sent = self.note_sent(&result, rest.bytes.len());
         if sent < rest.bytes.len() {
             rest.bytes.drain(..sent);

@@ -7,6 +7,8 @@ use mio::Interest;
 use mio::net::TcpStream;
 
 use super::SoftRnic;
+use super::deferred::share;
+use super::group::{GroupKey, LinkStream};
 use super::link::SoftLink;
 use crate::driver::{Conn, LinkOwner, Source};
 use crate::iwarp::{Config, IwarpEngine};
@@ -14,18 +16,51 @@ use crate::rnic::{AttemptNumber, CmEvent, ConnParam, Qp, RnicError};
 use crate::sys;
 use crate::time::Time;
 
-/// A TCP connect under way.
+/// What a queue pair needs for its connection.
+#[derive(Debug)]
+pub(super) struct DialPlan {
+    pub(super) qp: u32,
+    pub(super) addr: SocketAddr,
+    bind: Option<SocketAddr>,
+    traffic_class: Option<u8>,
+    pub(super) no_delay: bool,
+    pub(super) timeout: Duration,
+    pub(super) deadline: Time,
+    pub(super) config: Config,
+    pub(super) private_data: Vec<u8>,
+    pub(super) attempt: AttemptNumber,
+    /// Groups that have refused it.
+    pub(super) refusals: u32,
+}
+
+impl DialPlan {
+    pub(super) fn group_key(&self) -> GroupKey {
+        let DialPlan { addr, bind, traffic_class, .. } = *self;
+        GroupKey { addr, bind, traffic_class }
+    }
+}
+
+/// What a dial waits for.
+enum DialWait {
+    /// Its TCP connect.
+    Connect(TcpStream),
+    /// The answer that this group awaits.
+    Group(u32),
+}
+
+/// A connection that has no link yet.
 pub(super) struct SoftDial {
-    stream: TcpStream,
-    qp: u32,
-    no_delay: bool,
-    timeout: Duration,
-    deadline: Time,
-    config: Config,
-    private_data: Vec<u8>,
-    attempt: AttemptNumber,
+    pub(super) plan: DialPlan,
+    wait: DialWait,
     /// On the ready list.
     pub(super) queued: bool,
+}
+
+impl SoftDial {
+    /// A dial that waits for a group.
+    pub(super) fn waiting(plan: DialPlan, group: u32) -> SoftDial {
+        SoftDial { plan, wait: DialWait::Group(group), queued: false }
+    }
 }
 
 /// Bytes of a segment before the kernel is asked, or if it does not report it (RFC 9293 section
@@ -58,63 +93,85 @@ impl SoftRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<Conn, RnicError> {
-        let config = self.config(qp, param)?;
-        let attempt = AttemptNumber::take();
-        let stream = sys::connect_nonblocking(&addr, param.bind.as_ref(), param.path.traffic_class)
-            .map_err(|e| RnicError::os("connect", &e))?;
-        let dial = SoftDial {
-            stream: TcpStream::from_std(stream),
+        let plan = DialPlan {
             qp: qp.0,
+            addr,
+            bind: param.bind,
+            traffic_class: param.path.traffic_class,
             no_delay: param.no_delay,
             timeout: param.timeout,
             deadline: now + param.timeout,
-            config,
+            config: self.config(qp, param)?,
             private_data: param.private_data.to_vec(),
-            attempt,
-            queued: false,
+            attempt: AttemptNumber::take(),
+            refusals: 0,
         };
+        let conn = match self.parts.groups.wants(&plan, param.group_from, now) {
+            true => self.dial_in_group(plan, now)?,
+            false => self.dial_tcp(plan, now)?,
+        };
+        self.parts.groups.count_dial(addr);
+        Ok(conn)
+    }
+
+    /// Begins a connection of its own for a queue pair.
+    pub(super) fn dial_tcp(&mut self, plan: DialPlan, now: Time) -> Result<Conn, RnicError> {
+        let stream = sys::connect_nonblocking(&plan.addr, plan.bind.as_ref(), plan.traffic_class)
+            .map_err(|e| RnicError::os("connect", &e))?;
+        let stream = TcpStream::from_std(stream);
+        let deadline = plan.deadline.max(now);
         // On loopback the peer's host answers within the call.
-        if addr.ip().to_canonical().is_loopback()
-            && let Ok(peer) = dial.stream.peer_addr()
-            && let Ok(local) = dial.stream.local_addr()
+        if plan.addr.ip().to_canonical().is_loopback()
+            && let Ok(peer) = stream.peer_addr()
+            && let Ok(local) = stream.local_addr()
         {
-            let deadline = dial.deadline;
-            let link = self.start_engine(dial, (local, peer))?;
+            let link = self.start_engine(plan, stream, (local, peer))?;
             self.turns.timers.set(Source::Link(link), deadline);
             // The request leaves at once. If it cannot, the next turn says why.
             if self.write_link(link) || self.links.get(link).is_ok_and(|l| !l.ready.writable) {
                 self.enqueue(Source::Link(link));
             }
-            self.watch_link(link).inspect_err(|_| self.cut_link(link))?;
+            self.watch_link(link).inspect_err(|_| self.cut_uncounted(link))?;
             return Ok(Conn::Link(link));
         }
+        let dial = SoftDial { plan, wait: DialWait::Connect(stream), queued: false };
         let id = self.parts.dials.insert(dial)?;
         let source = Source::Opening(id);
-        let dial = self.parts.dials.get_mut(id)?;
-        if let Err(e) = self.reactor.watch(&mut dial.stream, source, Interest::WRITABLE) {
+        if let DialWait::Connect(stream) = &mut self.parts.dials.get_mut(id)?.wait
+            && let Err(e) = self.reactor.watch(stream, source, Interest::WRITABLE)
+        {
             self.parts.dials.remove(id)?;
             return Err(e);
         }
-        self.turns.timers.set(source, now + param.timeout);
+        self.turns.timers.set(source, deadline);
         // The result may be there already.
         self.enqueue(source);
         Ok(Conn::Opening(id))
+    }
+
+    /// Closes a link whose dial fails, and was not counted yet.
+    fn cut_uncounted(&mut self, link: u32) {
+        if let Ok(link) = self.links.get_mut(link) {
+            link.dialed = None;
+        }
+        self.cut_link(link);
     }
 
     /// Looks whether a connect has succeeded or failed.
     pub(super) fn serve_dial(&mut self, id: u32, now: Time) {
         let Ok(dial) = self.parts.dials.get_mut(id) else { return };
         dial.queued = false;
-        match dial.stream.take_error() {
+        let DialWait::Connect(stream) = &dial.wait else { return };
+        match stream.take_error() {
             Ok(Some(e)) | Err(e) => return self.fail_dial(id, RnicError::os("connect", &e)),
             Ok(None) => {}
         }
-        let peer = match dial.stream.peer_addr() {
+        let peer = match stream.peer_addr() {
             Ok(peer) => peer,
             Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return,
             Err(e) => return self.fail_dial(id, RnicError::os("connect", &e)),
         };
-        match dial.stream.local_addr() {
+        match stream.local_addr() {
             Ok(local) => self.dial_succeeded(id, (local, peer), now),
             Err(e) => self.fail_dial(id, RnicError::os("getsockname", &e)),
         }
@@ -122,11 +179,12 @@ impl SoftRnic {
 
     /// A TCP connect has succeeded.
     fn dial_succeeded(&mut self, id: u32, addrs: (SocketAddr, SocketAddr), now: Time) {
-        let Ok(mut dial) = self.parts.dials.remove(id) else { return };
+        let Ok(dial) = self.parts.dials.remove(id) else { return };
         self.turns.timers.clear(Source::Opening(id));
-        self.reactor.forget(&mut dial.stream);
-        let (qp, deadline) = (dial.qp, dial.deadline.max(now));
-        match self.start_engine(dial, addrs) {
+        let DialWait::Connect(mut stream) = dial.wait else { return };
+        self.reactor.forget(&mut stream);
+        let (qp, addr, deadline) = (dial.plan.qp, dial.plan.addr, dial.plan.deadline.max(now));
+        match self.start_engine(dial.plan, stream, addrs) {
             Ok(link) => {
                 self.turns.timers.set(Source::Link(link), deadline);
                 if let Ok(pair) = self.qps.get_mut(qp) {
@@ -134,50 +192,56 @@ impl SoftRnic {
                 }
                 self.serve_link(link, now);
             }
-            Err(error) => self.report_failed_dial(qp, error),
+            Err(error) => {
+                self.parts.groups.uncount_dial(addr);
+                self.report_failed_dial(qp, error);
+            }
         }
     }
 
     /// Gives an established TCP connection its engine. Returns the link, which no reactor watches yet.
     fn start_engine(
         &mut self,
-        dial: SoftDial,
+        plan: DialPlan,
+        stream: TcpStream,
         addrs: (SocketAddr, SocketAddr),
     ) -> Result<u32, RnicError> {
-        if dial.no_delay {
-            let _ = sys::no_delay(&dial.stream, true);
+        if plan.no_delay {
+            let _ = sys::no_delay(&stream, true);
         }
-        let mut engine = IwarpEngine::initiator(dial.config, &dial.private_data)?;
-        let pair = self.qps.get_mut(dial.qp)?;
+        let mut engine = IwarpEngine::initiator(plan.config, &plan.private_data)?;
+        let pair = self.qps.get_mut(plan.qp)?;
         for buf in std::mem::take(&mut pair.recvs) {
             engine.post_recv(buf)?;
         }
         pair.addrs = Some(addrs);
+        let stream = LinkStream::Own(share(stream));
         // Nothing comes before the request has left.
-        let mut link = SoftLink::new(dial.stream, addrs, engine, LinkOwner::Qp(dial.qp), false);
-        link.base.attempt = Some(dial.attempt);
+        let mut link = SoftLink::new(stream, addrs, engine, LinkOwner::Qp(plan.qp), false);
+        link.base.attempt = Some(plan.attempt);
+        link.dialed = Some(plan.addr);
         let id = self.links.insert(link)?;
         // The answer is a round trip away.
-        self.make_hot(id);
+        self.make_hot(Source::Link(id));
         Ok(id)
     }
 
     pub(super) fn dial_timed_out(&mut self, id: u32) {
         if let Ok(dial) = self.parts.dials.get(id) {
-            let timeout = dial.timeout;
+            let timeout = dial.plan.timeout;
             self.fail_dial(id, RnicError::Timeout(timeout));
         }
     }
 
     pub(super) fn fail_dial(&mut self, id: u32, error: RnicError) {
         if let Ok(dial) = self.parts.dials.get(id) {
-            let qp = dial.qp;
+            let qp = dial.plan.qp;
             self.drop_dial(id);
             self.report_failed_dial(qp, error);
         }
     }
 
-    fn report_failed_dial(&mut self, qp: u32, error: RnicError) {
+    pub(super) fn report_failed_dial(&mut self, qp: u32, error: RnicError) {
         self.kill_qp(qp);
         self.emit(CmEvent::ConnectFailed { qp: Qp(qp), error });
     }
@@ -185,7 +249,11 @@ impl SoftRnic {
     pub(super) fn drop_dial(&mut self, id: u32) {
         if let Ok(mut dial) = self.parts.dials.remove(id) {
             self.turns.timers.clear(Source::Opening(id));
-            self.reactor.forget(&mut dial.stream);
+            self.parts.groups.uncount_dial(dial.plan.addr);
+            match &mut dial.wait {
+                DialWait::Connect(stream) => self.reactor.forget(stream),
+                DialWait::Group(group) => self.parts.groups.forget_dial(*group, id),
+            }
         }
     }
 }

@@ -25,7 +25,8 @@ impl SoftLink {
     fn is_at_rest(&self) -> bool {
         let input = self.ready.readable || self.ready.hup || self.base.stalled;
         let output = self.outbound.doorbell_rung || self.engine.owes();
-        let watch = self.short_write.cut || self.lacks_watch();
+        let end = self.stream.grouped().is_some_and(|stream| stream.end.is_some());
+        let watch = self.short_write.cut || self.lacks_watch() || end;
         // The engine neither holds a part of a message nor has completions or events, and its
         // connection is open.
         !input && !output && !watch && self.engine.can_recv_eager()
@@ -64,22 +65,33 @@ impl SoftRnic {
 
     /// Takes an eager message out of what was read, or can be read (`Rnic::next_eager`).
     pub(super) fn next_eager(&mut self, out: &mut [u8]) -> Option<EagerRecv> {
-        if self.parts.unparsed.is_none() {
+        if self.parts.unparsed.is_none() && self.parts.groups.input.is_none() {
             // Links that were read keep their places until their turns. So the look for the next one
             // begins where the last one ended.
             let (ready, last) = (self.turns.ready.len().min(SOURCES_PER_TURN), self.parts.read_at);
             let mut places = (0..ready).map(|n| (last + n) % ready);
             self.parts.read_at = places.find(|at| self.read_ready(*at)).unwrap_or(0);
         }
-        let taken = self.parse_eager(out).or_else(|| {
-            // A read mostly ends in the middle of a message if there is more to read.
-            if self.read_rest_of_eager(out.len()) { self.parse_eager(out) } else { None }
-        });
-        if taken.is_none() {
-            // The next source gets its turn.
-            self.deliver_unparsed();
+        if self.parts.unparsed.is_none() {
+            self.next_of_group();
         }
-        taken
+        loop {
+            let taken = self.parse_eager(out).or_else(|| {
+                // A read mostly ends in the middle of a message if there is more to read.
+                if self.read_rest_of_eager(out.len()) { self.parse_eager(out) } else { None }
+            });
+            let waits = self.parts.unparsed.is_some_and(|u| self.has_completions(u.link));
+            if taken.is_some() || waits {
+                return taken;
+            }
+            // The next source gets its turn, unless other links of the group have messages.
+            self.deliver_one();
+            if !self.next_of_group() {
+                // The credit of what was taken.
+                self.write_groups();
+                return None;
+            }
+        }
     }
 
     /// Reads ahead on the ready source at this place, if it is a link that may have bytes.
@@ -88,6 +100,7 @@ impl SoftRnic {
             Source::Link(id) => {
                 self.links.get(id).is_ok_and(SoftLink::may_read) && self.read_eager(id)
             }
+            Source::Group(id) => self.read_group(id).is_some(),
             _ => false,
         }
     }
@@ -136,9 +149,19 @@ impl SoftRnic {
         self.objects.cqs.get(attr.recv_cq.0).ok()?.is_empty().then_some((qp, attr.context))
     }
 
+    /// True if completions of a link's queue pair wait to be polled.
+    fn has_completions(&self, link: u32) -> bool {
+        let Some(LinkOwner::Qp(qp)) = self.links.get(link).ok().map(|l| l.base.owner) else {
+            return false;
+        };
+        let cq = self.qps.get(qp).and_then(|pair| self.objects.cqs.get(pair.attr.recv_cq.0));
+        cq.is_ok_and(|cq| !cq.is_empty())
+    }
+
     /// Reads ahead on a link that may have eager messages. True if bytes came.
     pub(super) fn read_eager(&mut self, id: u32) -> bool {
-        if self.parts.unparsed.is_some() || self.eager_receiver(id).is_none() {
+        let read = self.parts.unparsed.is_some() || self.parts.groups.input.is_some();
+        if read || self.eager_receiver(id).is_none() {
             return false;
         }
         let Ok(link) = self.links.get_mut(id) else { return false };
@@ -149,15 +172,23 @@ impl SoftRnic {
         link.idle = false;
         let more = link.ready.readable;
         self.parts.unparsed = Some(UnparsedBytes { link: id, at: 0, end: n });
-        self.make_hot(id);
+        self.make_hot(Source::Link(id));
         if more {
             self.enqueue(Source::Link(id));
         }
         true
     }
 
-    /// Hands the engine what was read ahead and is no eager message.
+    /// Hands the engines all that was read ahead and is no eager message.
     pub(super) fn deliver_unparsed(&mut self) {
+        self.deliver_one();
+        while self.parts.groups.input.is_some() && self.next_of_group() {
+            self.deliver_one();
+        }
+    }
+
+    /// Does so for one link.
+    fn deliver_one(&mut self) {
         let Some(UnparsedBytes { link: id, at, end }) = self.parts.unparsed.take() else { return };
         self.with_receives(id, |link, lookahead, keys, srq| {
             link.deliver_rest(&lookahead[at..end], keys, srq);
@@ -167,8 +198,9 @@ impl SoftRnic {
 
     /// Does the same at the end of a round in which not all messages were asked for.
     pub(super) fn end_eager_round(&mut self, now: Time) {
-        if let Some(UnparsedBytes { link, .. }) = self.parts.unparsed {
-            self.deliver_unparsed();
+        let link = self.parts.unparsed.map(|unparsed| unparsed.link);
+        self.deliver_unparsed();
+        if let Some(link) = link {
             self.finish_turn(link, now);
         }
     }

@@ -8,24 +8,22 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-
-use mio::net::TcpStream;
 
 use super::attend::Attendant;
-use super::deferred::share;
 use super::directions::{Ending, Inbound, Intake, LOOKAHEAD_MIN, Outbound};
+use super::group::{HelloSniffer, LinkStream};
 use super::short_write::ShortWrite;
+use super::write::{broken_errno, errno, is_connection_error, write_gathered};
 use crate::driver::{LinkBase, LinkOwner};
-use crate::iwarp::{Gather, GatherChunk, IwarpEngine, MAX_CHUNKS, RxSource, SendStep, TxPool};
+use crate::iwarp::{IwarpEngine, RxSource, SendStep, TxPool};
 use crate::mem::{KeyTable, MAX_SGE, Sgl};
 use crate::rnic::Ready;
-use crate::sys::{self, IoVec, IoVecMut, SharedStream};
+use crate::sys::{self, IoVecMut};
 
 /// Bytes of the lookahead buffer.
 pub(super) const LOOKAHEAD: usize = 64 << 10;
 /// Bytes of payload from which on a copy costs more than another system call.
-const BULK: usize = 4 << 10;
+pub(super) const BULK: usize = 4 << 10;
 /// Bytes that one sendfile(2) is asked to move.
 const FILE_STEP: usize = 1 << 20;
 
@@ -33,7 +31,10 @@ const FILE_STEP: usize = 1 << 20;
 pub struct SoftLink {
     /// The driver's part. `stalled`: it waits for receives of its SRQ.
     pub(super) base: LinkBase,
-    pub(super) stream: Arc<SharedStream>,
+    pub(super) stream: LinkStream,
+    /// The address that was dialed, and counts for link groups; None: the link was accepted.
+    pub(super) dialed: Option<SocketAddr>,
+    pub(super) sniffer: HelloSniffer,
     /// Our address, and the peer's.
     pub(super) addrs: (SocketAddr, SocketAddr),
     pub(super) engine: IwarpEngine,
@@ -74,25 +75,11 @@ pub(super) struct ReadOutcome {
 /// The end of what comes: end of file, or an error.
 pub(super) struct ReadEnd(io::Result<usize>);
 
-fn errno(e: &io::Error) -> i32 {
-    e.raw_os_error().unwrap_or(libc::EIO)
-}
-
-/// The errno with which a connection broke. TCP has two for a reset: EPIPE once the peer has ended
-/// its side (most likely its process was killed), ECONNRESET before. Which one appears depends on
-/// whether our read or our write comes first. To the program they are the same.
-fn broken_errno(e: &io::Error) -> i32 {
-    match errno(e) {
-        libc::EPIPE => libc::ECONNRESET,
-        errno => errno,
-    }
-}
-
 impl SoftLink {
     /// A link that no reactor watches yet. `addrs`: ours, and the peer's. `readable`: bytes may have
     /// come already.
     pub(super) fn new(
-        stream: TcpStream,
+        stream: LinkStream,
         addrs: (SocketAddr, SocketAddr),
         engine: IwarpEngine,
         owner: LinkOwner,
@@ -100,7 +87,9 @@ impl SoftLink {
     ) -> SoftLink {
         SoftLink {
             base: LinkBase::new(owner),
-            stream: share(stream),
+            stream,
+            dialed: None,
+            sniffer: HelloSniffer::Off,
             addrs,
             engine,
             ready: Ready { readable, writable: true, hup: false },
@@ -125,7 +114,8 @@ impl SoftLink {
     /// not, and a system call is saved.
     pub(super) fn fit_segments(&mut self) {
         if self.engine.must_fit_segments()
-            && let Ok(mss @ 1..) = sys::max_segment(&*self.stream)
+            && let Some(stream) = self.stream.own()
+            && let Ok(mss @ 1..) = sys::max_segment(&**stream)
         {
             self.engine.set_mss(mss);
         }
@@ -156,8 +146,10 @@ impl SoftLink {
             if self.ready.hup && self.inbound != Inbound::Broken {
                 self.check_for_error();
             }
+            self.take_stream_end();
             return pass;
         }
+        self.take_stream_end();
         while self.may_read() && self.inbound.is_readable() && !self.base.stalled {
             if pass.received >= budget {
                 pass.more = true;
@@ -187,7 +179,9 @@ impl SoftLink {
 
     /// Looks for a reset on a link that reads nothing, since it waits for receives.
     fn check_for_error(&mut self) {
-        if let Ok(Some(e)) = self.stream.take_error() {
+        if let Some(stream) = self.stream.own()
+            && let Ok(Some(e)) = stream.take_error()
+        {
             self.fail(&e);
         } else if let Inbound::Draining(_) = self.inbound {
             self.end_of_file();
@@ -241,7 +235,8 @@ impl SoftLink {
 
     /// recvmsg(2) for `asked` bytes. Returns 0 if none came, and records why.
     fn read(&mut self, vecs: &mut [IoVecMut<'_>], asked: usize) -> usize {
-        let read = sys::receive(&*self.stream, vecs);
+        let Some(stream) = self.stream.own() else { return 0 };
+        let read = sys::receive(&**stream, vecs);
         self.note_read(read, asked)
     }
 
@@ -261,8 +256,10 @@ impl SoftLink {
                 return 0;
             }
         };
-        if self.intake.outgrows(n) {
-            sys::roomy_within_host(&*self.stream, self.addrs.0, self.addrs.1);
+        if self.intake.outgrows(n)
+            && let Some(stream) = self.stream.own()
+        {
+            sys::roomy_within_host(&**stream, self.addrs.0, self.addrs.1);
         }
         // Fewer bytes than asked for: no more are there, and new ones make a new edge. An end that was
         // reported already makes no further edge.
@@ -288,6 +285,9 @@ impl SoftLink {
         keys: &mut KeyTable,
         srq: &mut Option<&mut dyn RxSource>,
     ) {
+        if self.sniffer != HelloSniffer::Off && self.sniff(ahead) {
+            return;
+        }
         let source = srq.as_mut().map(|s| &mut **s as &mut dyn RxSource);
         let result = self.engine.handle_received(placed, ahead, keys, source);
         if result.stalled || result.consumed < ahead.len() {
@@ -314,7 +314,8 @@ impl SoftLink {
     /// The caller must pass the end to [`SoftLink::handle_read_end`] once the bytes before are handled.
     pub(super) fn read_more(&mut self, lookahead: &mut [u8]) -> Result<usize, ReadEnd> {
         let asked = lookahead.len();
-        match sys::receive(&*self.stream, &mut [IoVecMut::new(lookahead)]) {
+        let Some(stream) = self.stream.own() else { return Ok(0) };
+        match sys::receive(&**stream, &mut [IoVecMut::new(lookahead)]) {
             Ok(0) => Err(ReadEnd(Ok(0))),
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(ReadEnd(Err(e))),
             read => Ok(self.note_read(read, asked)),
@@ -323,6 +324,16 @@ impl SoftLink {
 
     pub(super) fn handle_read_end(&mut self, end: ReadEnd) {
         self.note_read(end.0, 0);
+    }
+
+    /// Tells the engine that bytes have come to the places which it named.
+    pub(super) fn deliver_placed(
+        &mut self,
+        placed: usize,
+        keys: &mut KeyTable,
+        mut srq: Option<&mut dyn RxSource>,
+    ) {
+        self.deliver(placed, &[], keys, &mut srq);
     }
 
     /// Hands the engine what is left of the lookahead.
@@ -378,7 +389,8 @@ impl SoftLink {
 
     /// One step of the engine. None if there is nothing to send, or no room.
     fn transmit_once(&mut self, pool: &mut TxPool) -> Option<usize> {
-        if !self.stream.may_write() {
+        let LinkStream::Own(stream) = &self.stream else { return None };
+        if !stream.may_write() {
             return None;
         }
         if !self.outbound.remainder.is_empty() {
@@ -393,18 +405,18 @@ impl SoftLink {
             SendStep::Shutdown => {
                 self.outbound.shut = true;
                 // Fails only if the connection is gone, and reads show that.
-                let _ = sys::shutdown_write(&*self.stream);
+                let _ = sys::shutdown_write(&**stream);
                 return Some(0);
             }
             SendStep::Gather(gather) => {
-                let (result, len) = write_gathered(&self.stream, &gather);
+                let (result, len) = write_gathered(stream, &gather);
                 (result, len, false)
             }
             SendStep::File { file, offset, len, .. } => {
                 let len = len.min(FILE_STEP);
                 // sendfile(2) has no flags.
-                self.attendant.never_block(&self.stream);
-                (sys::send_file(&*self.stream, file, offset, len), len, true)
+                self.attendant.never_block(stream);
+                (sys::send_file(&**stream, file, offset, len), len, true)
             }
         };
         match result {
@@ -455,45 +467,4 @@ impl SoftLink {
         self.inbound = Inbound::Draining(broken_errno(e));
         (self.ready.readable, self.ready.hup) = (true, true);
     }
-}
-
-/// One gathered write: its result, and the bytes that it was given.
-fn write_gathered(stream: &SharedStream, gather: &Gather<'_>) -> (io::Result<usize>, usize) {
-    // Most small messages are one piece: they need no table of 2 KiB.
-    let (mut one, mut many);
-    let vecs: &mut [IoVec<'_>] = if gather.most() == 1 {
-        one = [IoVec::EMPTY; 1];
-        &mut one
-    } else {
-        many = [IoVec::EMPTY; MAX_CHUNKS];
-        &mut many
-    };
-    let (mut count, mut len) = (0, 0);
-    gather.for_each(&mut |chunk| {
-        let Some(vec) = vecs.get_mut(count) else { return };
-        *vec = match chunk {
-            GatherChunk::Bytes(bytes) => IoVec::new(bytes),
-            GatherChunk::Memory { seg, off, len } => seg.io_vec(off, len),
-        };
-        len += vec.len();
-        count += 1;
-    });
-    let flags = sys::TcpSendFlags { more: gather.more, end_of_record: gather.alone };
-    (sys::send(stream, &vecs[..count], flags), len)
-}
-
-/// True if the connection, and not memory or a file, is at fault for an error of a write.
-fn is_connection_error(e: &io::Error) -> bool {
-    matches!(
-        errno(e),
-        libc::EPIPE
-            | libc::ECONNRESET
-            | libc::ECONNABORTED
-            | libc::ETIMEDOUT
-            | libc::ENOTCONN
-            | libc::EHOSTUNREACH
-            | libc::ENETUNREACH
-            | libc::ENETDOWN
-            | libc::ENOBUFS
-    )
 }

@@ -2,7 +2,7 @@
 //!
 //! A start-up is a link whose owner is the listener until the request has come.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -12,11 +12,13 @@ use mio::Interest;
 use mio::net::{TcpListener, TcpStream};
 
 use super::SoftRnic;
+use super::deferred::share;
 use super::directions::{Ending, Inbound};
+use super::group::{HelloSniffer, LinkStream};
 use super::link::SoftLink;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
 use crate::iwarp::IwarpEngine;
-use crate::rnic::{ConnParam, ListenOpts, Qp, QpState, RnicError, StarvedListener};
+use crate::rnic::{ConnParam, ListenOpts, Qp, QpState, RnicError, StarvedListener, TakesGroups};
 use crate::sys::{self, Paced};
 use crate::time::Time;
 
@@ -26,16 +28,53 @@ pub struct SoftAcceptor {
     paced: Paced,
     /// Other RNICs accept from the same socket.
     shared: bool,
+    /// Whether peers may open link groups.
+    groups: TakesGroups,
+    /// Streams of groups that wait to be accepted.
+    opened: VecDeque<(u32, u32)>,
+}
+
+impl SoftAcceptor {
+    fn new(socket: TcpListener, paced: Paced, shared: bool, groups: TakesGroups) -> SoftAcceptor {
+        SoftAcceptor { socket, paced, shared, groups, opened: VecDeque::new() }
+    }
+
+    /// A peer has opened a stream of a group.
+    pub(super) fn opened(&mut self, group: u32, stream: u32) {
+        self.opened.push_back((group, stream));
+    }
+
+    /// From now on peers may open no link groups.
+    pub(super) fn refuse_groups(&mut self) {
+        self.groups = TakesGroups::No;
+    }
+
+    /// Whether peers may open link groups. The connections of a shared listener spread over the shards
+    /// that accept, and a group does not.
+    pub(super) fn groups(&self) -> TakesGroups {
+        if self.shared { TakesGroups::No } else { self.groups }
+    }
+}
+
+/// A connection that has just been accepted.
+pub enum SoftPeer {
+    /// A TCP connection.
+    Tcp(TcpStream, SocketAddr),
+    /// A stream of a group.
+    Stream(u32, u32),
 }
 
 impl Acceptor for SoftAcceptor {
-    type Peer = (TcpStream, SocketAddr);
+    type Peer = SoftPeer;
 
-    fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.socket.accept()
+    fn accept(&mut self) -> io::Result<SoftPeer> {
+        if let Some((group, stream)) = self.opened.pop_front() {
+            return Ok(SoftPeer::Stream(group, stream));
+        }
+        self.socket.accept().map(|(stream, peer)| SoftPeer::Tcp(stream, peer))
     }
     fn has_peer(&self) -> bool {
-        sys::is_readable(self.socket.as_fd())
+        !self.opened.is_empty() || sys::is_readable(self.socket.as_fd())
     }
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {
         match self.shared {
@@ -55,7 +94,7 @@ impl Acceptor for SoftAcceptor {
         let socket = std::net::TcpListener::from(self.socket.as_fd().try_clone_to_owned()?);
         self.shared = true;
         let socket = TcpListener::from_std(socket);
-        Ok(Some(SoftAcceptor { socket, paced: self.paced, shared: true }))
+        Ok(Some(SoftAcceptor::new(socket, self.paced, true, self.groups)))
     }
 }
 
@@ -76,15 +115,16 @@ impl LinkSetup for SoftLink {
         // The connections that it accepts begin so.
         let _ = sys::no_delay(&socket, true);
         let socket = TcpListener::from_std(socket);
-        Ok((SoftAcceptor { socket, paced, shared: false }, addr))
+        Ok((SoftAcceptor::new(socket, paced, false, opts.groups), addr))
     }
 
-    fn begin_startup(
-        driver: &mut SoftRnic,
-        listener: u32,
-        (stream, peer): (TcpStream, SocketAddr),
-        now: Time,
-    ) {
+    fn begin_startup(driver: &mut SoftRnic, listener: u32, peer: SoftPeer, now: Time) {
+        let (stream, peer) = match peer {
+            SoftPeer::Tcp(stream, peer) => (stream, peer),
+            SoftPeer::Stream(group, stream) => {
+                return driver.accept_stream(listener, (group, stream), now);
+            }
+        };
         let Ok(listening) = driver.listening.listeners.get(listener) else { return };
         let (deadline, addr) = (now + listening.handshake_timeout, listening.addr);
         let local = match addr.ip().is_unspecified() {
@@ -95,13 +135,24 @@ impl LinkSetup for SoftLink {
         let Ok(local) = local else { return };
         sys::paced_between_hosts(&stream, local, peer, listening.acceptor.paced);
         let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));
-        let link = SoftLink::new(stream, (local, peer), engine, owner, true);
+        let groups = listening.acceptor.groups() != TakesGroups::No;
+        let stream = LinkStream::Own(share(stream));
+        let mut link = SoftLink::new(stream, (local, peer), engine, owner, true);
+        if groups {
+            link.sniffer = HelloSniffer::Watching;
+        }
         let Ok(id) = driver.links.insert(link) else { return };
         driver.turns.timers.set(Source::Link(id), deadline);
         driver.add_startup(id, now);
         // The request mostly comes with the connection.
-        driver.make_hot(id);
+        driver.make_hot(Source::Link(id));
         driver.serve_link(id, now);
+    }
+
+    fn take_groups(driver: &mut SoftRnic, listener: u32, takes: TakesGroups) {
+        if let Ok(listening) = driver.listening.listeners.get_mut(listener) {
+            listening.acceptor.groups = takes;
+        }
     }
 
     fn is_starting(driver: &SoftRnic, id: u32) -> bool {
@@ -120,7 +171,8 @@ impl LinkSetup for SoftLink {
     }
 
     fn accepted_peers(driver: &SoftRnic) -> HashSet<SocketAddr> {
-        driver.links.iter().map(|(_, l)| l.addrs.1).collect()
+        let own = driver.links.iter().filter(|(_, l)| l.stream.own().is_some());
+        own.map(|(_, l)| l.addrs.1).chain(driver.parts.groups.accepted_peers()).collect()
     }
 
     fn fail_attempts(driver: &mut SoftRnic, starved: &StarvedListener, now: Time) {
@@ -136,8 +188,10 @@ impl LinkSetup for SoftLink {
         let config = driver.config(qp, param)?;
         let link = driver.links.get_mut(id)?;
         let addrs = link.addrs;
-        if !param.no_delay {
-            let _ = sys::no_delay(&*link.stream, false);
+        if !param.no_delay
+            && let Some(stream) = link.stream.own()
+        {
+            let _ = sys::no_delay(&**stream, false);
         }
         link.engine.accept(config, param.private_data)?;
         for buf in std::mem::take(&mut driver.qps.get_mut(qp.0)?.recvs) {
@@ -167,6 +221,7 @@ impl LinkSetup for SoftLink {
             driver.enqueue(Source::Link(id));
         }
         driver.finish_turn(id, now);
+        driver.write_groups();
     }
 
     fn refuse(
@@ -205,22 +260,33 @@ impl LinkSetup for SoftLink {
         driver.fail_dial(id, error);
     }
 
+    fn close_openings(driver: &mut SoftRnic, listener: u32) {
+        driver.refuse_waiting(listener);
+    }
+
     fn closed(driver: &mut SoftRnic, id: u32, link: SoftLink) {
+        if let Some(addr) = link.dialed {
+            driver.parts.groups.uncount_dial(addr);
+        }
         if let Some(Ok(queue)) =
             link.intake.holds_recv_of.map(|srq| driver.objects.srqs.get_mut(srq))
         {
             queue.forget_begun(id);
         }
+        let stream = match &link.stream {
+            LinkStream::Own(stream) => stream,
+            LinkStream::Grouped(stream) => return driver.end_stream(stream, id, &link),
+        };
         if link.ending != Ending::Orderly {
-            let _ = sys::abort_on_close(&*link.stream);
+            let _ = sys::abort_on_close(&**stream);
         }
         if link.attendant.reads {
             // Ends the read of the thread that attends the link.
-            link.stream.end_reads();
+            stream.end_reads();
         }
         if link.attendant.lent {
             // The program may keep the stream open.
-            link.stream.end(link.ending == Ending::Orderly);
+            stream.end(link.ending == Ending::Orderly);
         }
     }
 }
@@ -237,8 +303,9 @@ impl SoftRnic {
         let dials = |l: &SoftLink| {
             let begun_here =
                 matches!(l.base.owner, LinkOwner::Qp(_)) && l.base.began_before(starved);
-            begun_here && l.engine.state() == QpState::Connecting
+            begun_here && l.stream.own().is_some() && l.engine.state() == QpState::Connecting
         };
+        self.fail_waiting_dials(starved);
         let own = self.links.iter().filter(|(_, l)| dials(l) && calls(l));
         let own: Vec<u32> = own.map(|(link, _)| link).collect();
         for link in own {
@@ -304,6 +371,7 @@ mod tests {
             handshake_timeout: Duration::from_secs(3600),
             port_held: false,
             path: PathAttr::default(),
+            groups: TakesGroups::Yes,
         };
         let listener = rnic.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &opts).unwrap();
         let addr = rnic.listener_addr(listener).unwrap();

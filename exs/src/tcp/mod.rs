@@ -6,6 +6,7 @@
 //!
 //! The shape of its data: a queue pair is joined to a dial (a TCP connect under way), then to a link
 //! (a TCP connection with an engine). A start-up of the listening side is a link from the beginning.
+//! Many links to one peer share a TCP connection (`group`).
 //!
 //! What it promises beyond the trait:
 //! - Outbound, a batch of FPDUs leaves in one gathered sendmsg(2) straight from user memory, or from
@@ -26,12 +27,15 @@ mod dial;
 mod directions;
 mod eager;
 mod files;
+mod group;
+mod hot;
 mod link;
 mod listen;
 mod qp;
 mod queues;
 mod serve;
 mod short_write;
+mod write;
 
 use std::collections::VecDeque;
 use std::io;
@@ -59,7 +63,7 @@ pub struct SoftParts {
     unwatched: Vec<u32>,
     short_writes: short_write::ShortWrites,
     /// Links that `spin` reads, the next one first.
-    hot: VecDeque<serve::HotLink>,
+    hot: VecDeque<hot::HotLink>,
     sweep: serve::Sweep,
     lookahead: Box<[u8]>,
     /// Bytes in `lookahead` that were read and not handled; None: there are none.
@@ -67,6 +71,7 @@ pub struct SoftParts {
     /// The place of the link on the ready list that was read ahead last.
     read_at: usize,
     tx_pool: TxPool,
+    groups: group::LinkGroups,
     file_pool: files::FileBufferPool,
 }
 
@@ -84,9 +89,17 @@ impl SoftRnic {
             unparsed: None,
             read_at: 0,
             tx_pool: TxPool::default(),
+            groups: group::LinkGroups::default(),
             file_pool: files::FileBufferPool::default(),
         };
         SoftRnic::with_parts(caps(), registry, token_base, random, parts)
+    }
+
+    /// Lets all connections that it dials from the `from`th to an address on share a TCP connection,
+    /// whatever their parameters say.
+    #[cfg(any(test, feature = "internals"))]
+    pub fn group_from(&mut self, from: u32) {
+        self.parts.groups.set_limit(from);
     }
 
     /// An RNIC with keys from the kernel's generator.

@@ -58,7 +58,8 @@ impl Link for SoftLink {
             Watched::Everything => Interest::READABLE | Interest::WRITABLE,
             _ => Interest::READABLE,
         };
-        let fd = self.stream.as_raw_fd();
+        let Some(stream) = self.stream.own() else { return Ok(()) };
+        let fd = stream.as_raw_fd();
         let mut descriptor = SourceFd(&fd);
         match self.watched {
             Watched::Nothing => reactor.watch(&mut descriptor, source, interest)?,
@@ -68,18 +69,30 @@ impl Link for SoftLink {
         Ok(())
     }
     fn forget(&mut self, reactor: &ReactorShare) {
-        if std::mem::replace(&mut self.watched, Watched::Nothing) > Watched::Nothing {
-            reactor.forget(&mut SourceFd(&self.stream.as_raw_fd()));
+        if std::mem::replace(&mut self.watched, Watched::Nothing) > Watched::Nothing
+            && let Some(stream) = self.stream.own()
+        {
+            reactor.forget(&mut SourceFd(&stream.as_raw_fd()));
         }
     }
 
     fn abort(&mut self) {
-        // May fail on a connection that is gone: then it is reset already.
-        let _ = sys::abort_on_close(&*self.stream);
+        match self.stream.own() {
+            // May fail on a connection that is gone: then it is reset already.
+            Some(stream) => drop(sys::abort_on_close(&**stream)),
+            None => self.ending.reset(),
+        }
     }
 
     fn opening_queued(parts: &mut super::SoftParts, id: u32) -> Option<&mut bool> {
         parts.dials.get_mut(id).ok().map(|d| &mut d.queued)
+    }
+
+    fn group_queued(parts: &mut super::SoftParts, id: u32) -> Option<&mut bool> {
+        parts.groups.queued(id)
+    }
+    fn can_move(&self) -> bool {
+        self.stream.own().is_some()
     }
 
     fn check_post(&self, qp: &QueuePair<SoftLink>) -> Result<bool, RnicError> {
@@ -89,9 +102,10 @@ impl Link for SoftLink {
 
     fn post(driver: &mut SoftRnic, qp: u32, id: u32, wr: TxWr) -> Result<(), RnicError> {
         let waits = driver.qps.get(qp)?.own.files.is_some();
-        let engine = &mut driver.links.get_mut(id)?.engine;
-        // In order: behind a WR that waits in `files`, all others wait too.
-        if waits || (wr.file.is_some() && engine.crc()) {
+        let link = driver.links.get_mut(id)?;
+        let (engine, grouped) = (&mut link.engine, link.stream.grouped().is_some());
+        // In order: behind a WR that waits in `files`, all others wait too. sendfile(2) writes no frames.
+        if waits || (wr.file.is_some() && (engine.crc() || grouped)) {
             if engine.state() != QpState::Rts {
                 return Err(driver.wrong_state(Qp(qp), "Rts"));
             }

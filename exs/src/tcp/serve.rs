@@ -9,7 +9,7 @@ use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, DeferredEnd, DeferredWrite,
-    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp, QpState, RnicError,
+    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp, QpState, Ready, RnicError,
 };
 use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
@@ -22,25 +22,10 @@ const BUDGET: usize = 1 << 20;
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 /// Time for the last bytes of a link (a TERMINATE, a reject).
 pub(super) const LAST_BYTES_LIMIT: Duration = Duration::from_secs(2);
-/// Links that `spin` reads: those that had bytes recently.
-const MAX_HOT: usize = 16;
-/// Links that one call of `spin` reads.
-const LINKS_PER_SPIN: usize = 4;
-/// Misses after which `spin` reads a link no longer.
-const MAX_MISSES: u32 = 4096;
-
 /// Interval of `trim_idle_links`.
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 /// Links that one call of it looks at.
 const SWEEP_STEP: usize = 256;
-
-/// A link that `spin` reads.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct HotLink {
-    link: u32,
-    /// Reads without a byte, since the last byte.
-    misses: u32,
-}
 
 /// Where the look for idle links stands.
 #[derive(Default)]
@@ -59,6 +44,35 @@ impl Traffic for SoftLink {
         driver.trim_idle_links(now);
         driver.end_eager_round(now);
         driver.retry_short_writes(now);
+        driver.hold_groups(true);
+    }
+    fn end_progress(driver: &mut SoftRnic, now: Time) {
+        driver.note_idle_groups(now);
+        driver.hold_groups(false);
+    }
+    fn group_ready(driver: &mut SoftRnic, id: u32, ready: Ready) {
+        driver.parts.groups.note_ready(id, ready);
+    }
+    fn serve_group(driver: &mut SoftRnic, id: u32, now: Time) {
+        driver.serve_group(id, now);
+    }
+    fn group_timed_out(driver: &mut SoftRnic, id: u32, now: Time) {
+        driver.group_timed_out(id, now);
+    }
+    fn flush_later(driver: &mut SoftRnic, id: u32, now: Time) -> bool {
+        let Ok(link) = driver.links.get_mut(id) else { return false };
+        if link.stream.own().is_some() || !link.ready.writable {
+            return false;
+        }
+        link.outbound.doorbell_rung = true;
+        if driver.write_link(id) {
+            driver.enqueue(Source::Link(id));
+        }
+        driver.finish_turn(id, now);
+        true
+    }
+    fn hold_writes(driver: &mut SoftRnic, holds: bool) {
+        driver.hold_groups(holds);
     }
     fn serve(driver: &mut SoftRnic, id: u32, now: Time) {
         driver.serve_link(id, now);
@@ -67,6 +81,9 @@ impl Traffic for SoftLink {
         driver.link_timed_out(id, now);
     }
     fn due(parts: &SoftParts) -> Option<Time> {
+        if let Some(due) = parts.groups.due() {
+            return Some(due);
+        }
         match parts.unwatched.is_empty() {
             true => parts.short_writes.due(),
             false => Some(Time::ZERO),
@@ -81,6 +98,7 @@ impl Traffic for SoftLink {
                 driver.enqueue(Source::Link(id));
             }
             driver.finish_turn(id, now);
+            driver.write_groups();
         }
     }
 
@@ -120,6 +138,7 @@ impl Traffic for SoftLink {
         }
         driver.enqueue(Source::Link(id));
         driver.finish_turn(id, now);
+        driver.write_groups();
         Ok(())
     }
 
@@ -130,7 +149,7 @@ impl Traffic for SoftLink {
         self.sleep(how)
     }
     fn lend_stream(&mut self) -> Option<Arc<SharedStream>> {
-        Some(self.lend())
+        self.lend()
     }
     fn wake_attended(driver: &mut SoftRnic, id: u32, end: AttendedEnd<'_>) {
         driver.end_attended_sleep(id, end);
@@ -139,6 +158,7 @@ impl Traffic for SoftLink {
         if let Ok(link) = driver.links.get_mut(id) {
             link.forget(&driver.reactor);
         }
+        driver.keep_apart(id);
     }
     fn end_attendance(driver: &mut SoftRnic, id: u32) -> Result<(), RnicError> {
         driver.watch_link(id)
@@ -168,7 +188,7 @@ impl SoftRnic {
     pub(super) fn serve_link(&mut self, id: u32, now: Time) {
         let Ok(link) = self.links.get_mut(id) else { return };
         (link.base.queued, link.idle) = (false, false);
-        if self.needs_no_turn(id) {
+        if self.needs_no_turn(id) || self.redial_refused(id, now) {
             return;
         }
         let received = self.read_link(id);
@@ -177,100 +197,19 @@ impl SoftRnic {
             self.enqueue(Source::Link(id));
         }
         if received.received > 0 {
-            self.make_hot(id);
+            self.make_hot(Source::Link(id));
         }
         self.finish_turn(id, now);
     }
 
-    /// Reads links that had bytes recently. True if bytes came.
-    pub(super) fn poll_hot_links(&mut self, now: Time) -> bool {
-        let mut any = self.parts.unparsed.is_some();
-        self.end_eager_round(now);
-        for _ in 0..self.parts.hot.len().min(LINKS_PER_SPIN) {
-            let Some(mut hot) = self.parts.hot.pop_front() else { break };
-            let Ok(link) = self.links.get_mut(hot.link) else { continue };
-            link.ready.readable = true;
-            let stalled = link.base.stalled;
-            if self.read_eager(hot.link) {
-                // Eager messages are taken out next, from the lookahead that all links share.
-                return true;
-            }
-            // Bytes that had waited for a receive may be taken in without a new byte.
-            if stalled {
-                self.enqueue(Source::Link(hot.link));
-            }
-            let pass = self.read_link(hot.link);
-            if pass.received > 0 {
-                any = true;
-                hot.misses = 0;
-                let more = self.write_link(hot.link);
-                if pass.more || more {
-                    self.enqueue(Source::Link(hot.link));
-                }
-            } else {
-                hot.misses += 1;
-            }
-            let (ended, id) =
-                (self.links.get(hot.link).is_ok_and(|l| !l.inbound.is_readable()), hot.link);
-            if hot.misses < MAX_MISSES && !ended {
-                self.parts.hot.push_back(hot);
-            }
-            if pass.received > 0 || ended {
-                self.finish_turn(id, now);
-            }
-        }
-        any
-    }
-
-    /// Reads ahead on a link that had bytes recently, and does nothing else. None if there is no such
-    /// link; if there are so many that the reactor finds them sooner; or if one waits for room to
-    /// write, which the reactor reports.
-    pub(super) fn has_news(&mut self) -> Option<bool> {
-        if self.parts.unparsed.is_some() || !self.turns.ready.is_empty() {
-            return Some(true);
-        }
-        let (count, mut looked) = (self.parts.hot.len(), None);
-        if count > LINKS_PER_SPIN {
-            return None;
-        }
-        for _ in 0..count {
-            let Some(hot) = self.parts.hot.pop_front() else { break };
-            let id = hot.link;
-            self.parts.hot.push_back(hot);
-            let Ok(link) = self.links.get_mut(id) else { continue };
-            if !link.ready.writable {
-                return None;
-            }
-            link.ready.readable = true;
-            if self.read_eager(id) {
-                return Some(true);
-            }
-            if self.links.get(id).is_ok_and(|l| !l.inbound.is_readable()) {
-                self.enqueue(Source::Link(id));
-                return Some(true);
-            }
-            looked = Some(false);
-        }
-        looked
-    }
-
-    pub(super) fn make_hot(&mut self, link: u32) {
-        if let Some(hot) = self.parts.hot.iter_mut().find(|h| h.link == link) {
-            hot.misses = 0;
-            return;
-        }
-        if self.parts.hot.len() == MAX_HOT {
-            self.parts.hot.pop_front();
-        }
-        self.parts.hot.push_back(HotLink { link, misses: 0 });
-    }
-
     /// Reads a link.
-    fn read_link(&mut self, id: u32) -> ReadOutcome {
+    pub(super) fn read_link(&mut self, id: u32) -> ReadOutcome {
         self.deliver_unparsed();
-        self.with_receives(id, |link, lookahead, keys, srq| {
+        let outcome = self.with_receives(id, |link, lookahead, keys, srq| {
             link.receive(lookahead, keys, srq, BUDGET)
-        })
+        });
+        self.return_credit(id);
+        outcome
     }
 
     /// Calls `f` with a link and the receives that it may use. Afterwards, wakes links that wait for
@@ -312,18 +251,30 @@ impl SoftRnic {
     pub(super) fn write_link(&mut self, id: u32) -> bool {
         loop {
             let Ok(link) = self.links.get_mut(id) else { return false };
-            let more = link.transmit(&mut self.parts.tx_pool, BUDGET);
-            let LinkOwner::Qp(qp) = link.base.owner else { return more };
+            let owner = link.base.owner;
+            let more = self.transmit(id);
+            let LinkOwner::Qp(qp) = owner else { return more };
             if self.qps.get(qp).is_ok_and(|q| q.own.files.is_none()) || more {
                 return more;
             }
             // WRs with files go on when pieces of them have left.
             self.deliver_wcs(id);
             if !self.submit_files(qp) {
-                let Ok(link) = self.links.get_mut(id) else { return false };
-                return link.transmit(&mut self.parts.tx_pool, BUDGET);
+                return self.transmit(id);
             }
         }
+    }
+
+    /// Sends what the engine of a link has. True if there is more.
+    fn transmit(&mut self, id: u32) -> bool {
+        let Ok(link) = self.links.get_mut(id) else { return false };
+        let Some(group) = link.stream.grouped().map(|stream| stream.group) else {
+            return link.transmit(&mut self.parts.tx_pool, BUDGET);
+        };
+        let Ok(carrier) = self.parts.groups.table.get_mut(group) else { return false };
+        let more = carrier.transmit(id, link, &mut self.parts.tx_pool);
+        self.parts.groups.mark_dirty(group);
+        more
     }
 
     /// Puts an engine's completions into their queues.
@@ -344,6 +295,9 @@ impl SoftRnic {
         self.deliver_wcs(id);
         while let Some(event) = self.links.get_mut(id).ok().and_then(|l| l.engine.poll_event()) {
             self.link_event(id, event, now);
+        }
+        if self.adopt_group(id, now) {
+            return;
         }
         let Ok(link) = self.links.get_mut(id) else { return };
         let source = Source::Link(id);
@@ -405,6 +359,9 @@ impl SoftRnic {
             }
             (LinkOwner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
                 link.fit_segments();
+                if let Some(stream) = link.stream.grouped_mut() {
+                    stream.plan = None;
+                }
                 self.turns.timers.clear(Source::Link(id));
                 self.emit(CmEvent::Established { qp: Qp(qp), private_data, ord, ird });
             }

@@ -116,6 +116,77 @@ CASE("connect-2", nonblocking_it_is_in_progress, EXS | EXSMSG | TCP)
     end_one(fd);
 }
 
+/* The port at this end of a connection. */
+static in_port_t port_of(int fd)
+{
+    struct sockaddr_in mine;
+    socklen_t len = sizeof mine;
+
+    GIVES(0, exs_getsockname(fd, (struct sockaddr *)&mine, &len));
+    return mine.sin_port;
+}
+
+/* Takes the next event. Returns 1 if it has a connection that was accepted, and 0 if not. */
+static int take_accepted(exs_qhandle_t q, int *fd)
+{
+    exs_event_t e = next_any(q);
+
+    GIVES(0, e.exs_evt_errno);
+    if (e.exs_evt_type != EXS_EVT_ACCEPT)
+        return 0;
+    *fd = e.exs_evt_union.exs_evt_accept.exs_evt_newsocket;
+    return 1;
+}
+
+/* Connections of a link group have no descriptors of their own, which a program could poll. */
+CASE("connect-2", nonblocking_it_shares_no_tcp_connection, EXS | EXSMSG | ALONE)
+{
+    enum { N = 4 };
+    const char *transport = getenv("EXS_TRANSPORT");
+    exs_pollfd_t ready;
+    int l, fd[2 * N], served[2 * N], i, n = 0;
+    exs_qhandle_t q;
+    struct place at;
+
+    if (!transport || strcmp(transport, "soft") != 0)
+        skip("there are groups over the software RNIC only");
+    /* Each connection that can be is in a group. */
+    setenv("EXS_LINK_GROUP", "0", 1);
+    l = listener(&at);
+    q = new_queue(4 * N);
+    for (i = 0; i < 2 * N; i++)
+        GIVES(0, exs_accept(l, NULL, 0, q, 1));
+    for (i = 0; i < N; i++) {
+        fd[i] = new_socket();
+        GIVES(0, exs_connect(fd[i], ADDR(at), at.len, 0, q, 2));
+    }
+    for (i = 0; i < 2 * N; i++)
+        n += take_accepted(q, &served[n]);
+    GIVES(N, n);
+    memset(&ready, 0, sizeof ready);
+    ready.exs_pfd_events = EXS_POLLOUT;
+    for (i = N; i < 2 * N; i++) {
+        fd[i] = ready.exs_pfd_fd = new_socket();
+        nonblocking(fd[i]);
+        FAILS(EINPROGRESS, exs_connect(fd[i], ADDR(at), at.len, 0, BLOCK));
+        GIVES(1, exs_poll(&ready, 0, BLOCK));
+        n += take_accepted(q, &served[n]);
+    }
+    GIVES(2 * N, n);
+    for (i = 1; i < 2 * N; i++) {
+        if (i < N)
+            CHECK(port_of(fd[i]) == port_of(fd[0]));
+        else
+            CHECK(port_of(fd[i]) != port_of(fd[i - 1]) && port_of(fd[i]) != port_of(fd[0]));
+    }
+    for (i = 0; i < 2 * N; i++) {
+        end_one(fd[i]);
+        end_one(served[i]);
+    }
+    end_one(l);
+    end_queue(q);
+}
+
 CASE("bind-1 all-4 all-5", what_makes_no_sense_is_refused, EXS | EXSMSG)
 {
     struct place at;

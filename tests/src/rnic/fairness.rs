@@ -13,8 +13,6 @@ use super::world::{Harness, Pair, World, param, send_wr, write_wr};
 const FLOODS: usize = 80;
 /// WRITEs in flight on each, so that there is always a next one.
 const IN_FLIGHT: u64 = 4;
-/// More than one turn moves of one connection, each way.
-const LEN: usize = 3 << 19;
 /// Turns in which each connection has had one, and one more, even if a turn serves four.
 const ENOUGH: usize = 2 * (FLOODS + 1) / 4;
 
@@ -43,8 +41,8 @@ impl<H: Harness> Flood<H> {
             w.join(a, b, &param(&[]))
         };
         let (pairs, quiet): (Vec<_>, _) = ((0..FLOODS).map(|_| join()).collect(), join());
-        let src = w.buf(pairs[0].a, vec![7; LEN], Access::LOCAL_READ);
-        let dst = w.zeros(pairs[0].b, LEN);
+        let src = w.buf(pairs[0].a, vec![7; H::LONGER_THAN_A_TURN], Access::LOCAL_READ);
+        let dst = w.zeros(pairs[0].b, H::LONGER_THAN_A_TURN);
         let wr = (src.sge(), dst.addr(), dst.mr.key);
         let mut flood = Flood { w, written: vec![0; pairs.len()], pairs, quiet, wr };
         for i in 0..FLOODS {

@@ -78,6 +78,7 @@ pub fn param(private_data: &[u8]) -> ConnParam<'_> {
         no_delay: true,
         bind: None,
         path: exs::rnic::PathAttr::default(),
+        group_from: None,
     }
 }
 
@@ -85,7 +86,8 @@ pub fn param(private_data: &[u8]) -> ConnParam<'_> {
 pub fn listen_opts() -> ListenOpts {
     let handshake_timeout = Duration::from_secs(50);
     let path = exs::rnic::PathAttr::default();
-    ListenOpts { backlog: 256, v6_only: false, handshake_timeout, port_held: false, path }
+    let (v6_only, port_held, groups) = (false, false, exs::rnic::TakesGroups::Yes);
+    ListenOpts { backlog: 256, v6_only, handshake_timeout, port_held, path, groups }
 }
 
 /// A plain SEND of registered memory.

@@ -22,17 +22,17 @@ pub use super::tools::{Buf, listen_opts, param, pattern, read_wr, send_wr, write
 pub trait Harness {
     /// The driver.
     type Rnic: Rnic;
-    /// Long transfers are cut down by this. A test that cannot be cut down without
-    /// losing its meaning is not.
+    /// Long transfers are cut down by this, in tests that do not lose their meaning then.
     const SHRINK: usize = 1;
+    /// Bytes that take longer than one turn of a busy connection.
+    const LONGER_THAN_A_TURN: usize = 3 << 19;
     /// Every connection asks for CRC.
     const CRC: bool = false;
     /// Memory is of the kind that other processes can be given to read.
     const SHARED: bool = false;
     /// It leaves messages where they are if it is asked to (`Rnic::pause_eager`).
     const SETS_ASIDE: bool = false;
-    /// Makes the RNIC of a node, whose event sources are registered with tokens from
-    /// `token_base` on.
+    /// Makes the RNIC of a node, whose reactor tokens begin with `token_base`.
     fn make(node: usize, registry: mio::Registry, token_base: usize) -> Self::Rnic;
     /// An address that the RNICs listen on, with any port.
     fn local() -> SocketAddr {

@@ -18,7 +18,7 @@ use super::startups::Startups;
 use crate::ids::OpId;
 use crate::progress::handle::SocketHandle;
 use crate::progress::shards::Shard;
-use crate::rnic::{ConnReq, Listener};
+use crate::rnic::{ConnReq, Listener, TakesGroups};
 use crate::time::Time;
 
 /// A connection request, as the RNIC reported it.
@@ -84,6 +84,8 @@ pub(super) struct Accepts {
     pub(super) backlog: usize,
     /// The devices that listen, and the listeners there. Empty: all devices were removed.
     pub(super) on: Vec<(Place, Listener)>,
+    /// Whether the listeners take link groups, as the last accept says. None: there was none.
+    pub(super) groups: Option<TakesGroups>,
     /// Requests without an answer, since the backlog is full, and their devices.
     pub(super) waiting: VecDeque<(usize, Request)>,
     /// The start-ups under way.

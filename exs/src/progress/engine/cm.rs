@@ -18,7 +18,9 @@ use crate::progress::handle::SocketHandle;
 use crate::progress::options::Options;
 use crate::progress::route::Route;
 use crate::progress::shards::Shard;
-use crate::rnic::{CmEvent, ConnParam, DisconnectCause, Listener, Qp, RnicError, RnicEvent};
+use crate::rnic::{
+    CmEvent, ConnParam, DisconnectCause, Listener, Qp, RnicError, RnicEvent, TakesGroups,
+};
 use crate::session::Session;
 use crate::time::Time;
 use crate::trace::{debug, info};
@@ -41,8 +43,17 @@ impl Device {
         let (timeout, crc, no_delay) = (opts.connect_timeout, opts.crc, opts.no_delay);
         let qp = self.create_qp(domain, child.index)?;
         let (ird, ord) = (self.rnic.caps().max_ird, self.rnic.caps().max_ord);
-        let (bind, path) = (None, opts.path.checked());
-        let param = ConnParam { private_data: reply, ird, ord, timeout, crc, no_delay, bind, path };
+        let param = ConnParam {
+            private_data: reply,
+            ird,
+            ord,
+            timeout,
+            crc,
+            no_delay,
+            bind: None,
+            path: opts.path.checked(),
+            group_from: None,
+        };
         if let Err(e) = self.rnic.accept(r.req, qp, &param, now) {
             self.destroy_qp(domain, qp);
             return Err(e);
@@ -71,8 +82,18 @@ impl Engine {
             return Err(Error::NoDevice { why });
         }
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
-        if let Some(a) = &mut self.sockets.find(id)?.accepts {
+        let here = self.neighbours.here();
+        let s = self.sockets.find(id)?;
+        // A connection in a group stays in the shard of its listener.
+        let able = s.opts.link_group.is_some() && !ticket.queue.is_apart() && home == here;
+        let groups = if able { TakesGroups::Yes } else { TakesGroups::No };
+        if let Some(a) = &mut s.accepts {
             a.post(AcceptOp { op, home });
+            if a.groups.replace(groups) != Some(groups) {
+                for (place, listener) in &a.on {
+                    self.devices[place.device].rnic.take_groups(*listener, groups);
+                }
+            }
         }
         self.rest_listener(id, false);
         self.match_accepts(id.index, now);

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::domain::{Domain, Place, Pools};
+use super::eager::AnswerBurst;
 use super::receives::Receives;
 use super::slots::credits;
 use crate::mem::{Access, Buffer, Key, Region, ReleaseRegistration, Segment};
@@ -58,6 +59,8 @@ pub(crate) struct Device {
     /// The errno of reads that have ended early, by queue pair and `wr_id`.
     pub(super) short_files: HashMap<(Qp, u64), i32>,
     registrar: Registrar,
+    /// The answers that may leave together.
+    pub(super) answers: AnswerBurst,
 }
 
 /// The shard's name among the registrations of a region, and the list to which they return when
@@ -101,6 +104,7 @@ impl Device {
             staging,
             short_files,
             registrar: registrar.clone(),
+            answers: AnswerBurst::default(),
         }
     }
 

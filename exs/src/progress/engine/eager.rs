@@ -51,6 +51,35 @@ impl Burst {
     }
 }
 
+/// Small sends after messages that came together, where connections share a stream to their peer. A
+/// thread that has got the messages most likely answers them all before it dequeues again. So the
+/// answers leave together: with the last one, with every [`TOGETHER`]th, or when the thread dequeues.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AnswerBurst {
+    /// Messages that have no answer yet.
+    left: u32,
+    sends: u32,
+    last: Time,
+}
+
+impl AnswerBurst {
+    /// Messages have come.
+    pub(super) fn expect(&mut self, messages: usize, now: Time) {
+        let messages = u32::try_from(messages).unwrap_or(u32::MAX);
+        if messages > 0 {
+            (self.left, self.last) = (self.left.saturating_add(messages).min(TOGETHER * 8), now);
+        }
+    }
+
+    /// Counts an answer. True if it may wait for others.
+    fn grow(&mut self, len: usize, now: Time) -> bool {
+        let prompt = now.since(self.last) <= PAUSE && len <= SHARED;
+        (self.left, self.sends) = (self.left.saturating_sub(1), self.sends.wrapping_add(1));
+        self.last = now;
+        prompt && self.left > 0 && !self.sends.is_multiple_of(TOGETHER)
+    }
+}
+
 /// Copies the bytes of several buffers side by side into `room`. None: there are too many bytes.
 fn gather<'a>(pieces: &[Buffer], room: &'a mut [u8]) -> Option<&'a [u8]> {
     let len = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.len()))?;
@@ -145,7 +174,20 @@ impl Engine {
     /// it to the next leader. With `defers`, the calling thread makes the system call when it has
     /// released the engine, so that it keeps no other thread of the shard waiting meanwhile.
     pub(super) fn ring_for(&mut self, index: u32, len: usize, defers: bool, call: &mut Call<'_>) {
-        if !self.sockets[index].burst.grow(len, call.now()) || !call.may_share() {
+        let (s, now) = (&mut self.sockets[index], call.now());
+        let d = &mut self.devices[s.place.device];
+        let (alone, answers) = (!s.burst.grow(len, now), d.answers.grow(len, now));
+        if call.may_share()
+            && answers
+            && let Some(qp) = s.qp
+            && d.rnic.flush_later(qp, now)
+        {
+            if !self.sockets.has_lazy() {
+                self.sockets.ring_later(index);
+            }
+            return;
+        }
+        if alone || !call.may_share() {
             self.ring_now(index, defers, call);
         } else {
             self.sockets.ring_later(index);
@@ -212,6 +254,7 @@ impl Engine {
             }
         }
         self.more |= left == 0;
+        self.devices[device].answers.expect(MESSAGES - left, now);
         left < MESSAGES
     }
 
@@ -306,6 +349,22 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_wait_for_the_last_of_their_messages() {
+        let at = |us| Time::ZERO + Duration::from_micros(us);
+        let mut answers = AnswerBurst::default();
+        assert!(!answers.grow(64, at(0)), "no message has come");
+        answers.expect(3, at(10));
+        assert_eq!([11, 12, 13, 14].map(|us| answers.grow(64, at(us))), [true, true, false, false]);
+        answers.expect(3, at(20));
+        assert!(!answers.grow(64, at(100)), "the thread has paused");
+        assert!(answers.grow(64, at(101)));
+        assert!(!answers.grow(SHARED + 1, at(102)), "a large one, and the last");
+        answers.expect(100, at(200));
+        let alone = (0..99).filter(|us| !answers.grow(64, at(200 + us))).count();
+        assert_eq!(alone, 3, "every 32nd leaves");
+    }
 
     #[test]
     fn few_bytes_are_gathered() {

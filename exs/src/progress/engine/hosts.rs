@@ -96,6 +96,7 @@ impl Engine {
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         let s = self.sockets.find(id)?;
         (s.state, s.refused) = (State::Connecting { op, addr: NO_ADDRESS.into() }, false);
+        s.apart = ticket.queue.is_apart();
         let dial = HostDial { host: host.clone(), deadline, phase: Phase::Resolving };
         s.racing = Racing::Host(Box::new(dial));
         match host.lookup() {
@@ -175,7 +176,9 @@ impl Engine {
         let Ok(s) = self.sockets.find(id) else { return };
         let (kind, bound) = (s.kind, s.binding.addr());
         let opts = s.opts.clone().with_connect_timeout(deadline.since(now));
+        let apart = self.sockets.find(id).is_ok_and(|s| s.apart);
         let child = self.sockets.open(kind, opts);
+        self.sockets[child.index].apart = apart;
         let c = &mut self.sockets[child.index];
         (c.holder, c.binding) = (Holder::ENGINE, Binding::at(bound));
         c.racing = Racing::Attempt(id, number);

@@ -19,7 +19,7 @@ use super::sock::State;
 use super::{Engine, Error, SockId};
 use crate::progress::options::Transport;
 use crate::progress::shards::{self, Shard};
-use crate::rnic::{ListenOpts, Listener, RnicError};
+use crate::rnic::{ListenOpts, Listener, RnicError, TakesGroups};
 use crate::time::Time;
 use crate::wire::exs::{Refusal, RefusalCode, VERSIONS};
 
@@ -175,6 +175,10 @@ impl Engine {
             handshake_timeout: opts.connect_timeout,
             port_held: false,
             path: opts.path.checked(),
+            groups: match opts.link_group {
+                Some(_) => TakesGroups::NotYet,
+                None => TakesGroups::No,
+            },
         };
         let addrs = match soft && !verbs.is_empty() && addr.ip().is_unspecified() {
             true => self.devices.everywhere(addr, opts.v6_only)?,

@@ -98,6 +98,8 @@ pub(crate) struct Sock {
     pub(super) holder: Holder,
     /// The small sends that followed each other.
     pub(super) burst: Burst,
+    /// Its connection has a stream of its own, whatever the options say.
+    pub(super) apart: bool,
     /// Whether a thread waits for the connection itself.
     pub(super) attended: AttendedBy,
     pub(super) timer: Timer,
@@ -125,6 +127,7 @@ impl Sock {
             past: Counters::default(),
             holder: Holder::PROGRAM,
             burst: Burst::default(),
+            apart: false,
             attended: AttendedBy::default(),
             timer: Timer::default(),
         }

@@ -159,6 +159,11 @@ impl DeviceTable {
         self.list.iter_mut().fold(false, |any, d| d.rnic.spin(now) | any)
     }
 
+    /// Keeps what connections send together, or lets it go (`Rnic::hold_writes`).
+    pub(super) fn hold_writes(&mut self, holds: bool) {
+        self.list.iter_mut().for_each(|d| d.rnic.hold_writes(holds));
+    }
+
     /// Moves what the devices can move. True if there is more to do at once.
     pub(super) fn progress(&mut self, now: Time) -> bool {
         self.list.iter_mut().fold(false, |more, d| d.rnic.progress(now) | more)

@@ -1,0 +1,15 @@
+//! The operations that a queue is for.
+
+/// The operations that a queue is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueUse {
+    /// Those that the program posts.
+    Program,
+    /// The blocking calls of one thread, each of which waits for its own operation.
+    Blocking,
+    /// Those of tasks, each of which waits for its own connection.
+    #[cfg(feature = "futures")]
+    Tasks,
+    /// Those that the C library posts for sockets whose descriptors the program polls.
+    Descriptors,
+}

@@ -1,0 +1,177 @@
+//! The side that groups come to.
+
+use std::os::fd::AsFd;
+
+use super::super::SoftRnic;
+use super::super::link::SoftLink;
+use super::{
+    GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LinkGroup, LinkStream, MAX_PENDING,
+    MAX_STREAMS, StreamEnd, StreamHolder,
+};
+use crate::driver::{Link, LinkOwner, Source};
+use crate::iwarp::IwarpEngine;
+use crate::rnic::TakesGroups;
+use crate::sys::{self, IoVec, TcpSendFlags};
+use crate::time::Time;
+use crate::wire::group::{FIRST_BYTE, GroupWireError, HELLO_LEN, HelloRepr, ResetReason};
+
+/// The first bytes of an accepted TCP connection: an MPA request, or the hello of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) enum HelloSniffer {
+    /// Nothing has come, and a hello may.
+    Watching,
+    /// The beginning of a hello is in the link's stash.
+    Collecting,
+    /// It is a link of its own.
+    Off,
+}
+
+impl SoftLink {
+    /// Takes the first bytes of an accepted connection. True if they are not for the engine.
+    pub(in crate::tcp) fn sniff(&mut self, ahead: &[u8]) -> bool {
+        match (self.sniffer, ahead.first()) {
+            (HelloSniffer::Off, _) => return false,
+            (_, None) => return true,
+            (HelloSniffer::Watching, Some(&first)) if first != FIRST_BYTE => {
+                self.sniffer = HelloSniffer::Off;
+                return false;
+            }
+            _ => self.sniffer = HelloSniffer::Collecting,
+        }
+        // A peer that sends more breaks a rule, and one byte more is enough to see that.
+        let room = (HELLO_LEN + 1).saturating_sub(self.intake.stash.len());
+        self.intake.stash.extend_from_slice(&ahead[..room.min(ahead.len())]);
+        true
+    }
+
+    /// The hello, once it is there.
+    fn hello(&self) -> Option<Result<HelloRepr, GroupWireError>> {
+        if self.sniffer != HelloSniffer::Collecting || self.intake.stash.len() < HELLO_LEN {
+            return None;
+        }
+        let bytes: Result<&[u8; HELLO_LEN], _> = self.intake.stash[..].try_into();
+        Some(bytes.map_err(|_| GroupWireError::Key).and_then(|b| HelloRepr::parse(b, false)))
+    }
+}
+
+impl SoftRnic {
+    /// Makes a group of an accepted connection, if its hello has come. True if the link is gone.
+    pub(in crate::tcp) fn adopt_group(&mut self, id: u32, now: Time) -> bool {
+        let Ok(link) = self.links.get(id) else { return true };
+        let Some(hello) = link.hello() else { return false };
+        let LinkOwner::Startup(listener) = link.base.owner else { return false };
+        let hello = match hello {
+            Ok(hello) => hello,
+            Err(e) => {
+                crate::trace::debug!("the peer {} is refused: {e}", link.addrs.1);
+                self.cut_link(id);
+                return true;
+            }
+        };
+        let acceptor = self.listening.listeners.get(listener).map(|l| l.acceptor.groups());
+        let streams = match acceptor {
+            Ok(TakesGroups::Yes) => MAX_STREAMS,
+            Ok(TakesGroups::NotYet) => 0,
+            Ok(TakesGroups::No) | Err(_) => {
+                self.cut_link(id);
+                return true;
+            }
+        };
+        self.release_request(id);
+        let Ok(mut link) = self.links.remove(id) else { return true };
+        self.turns.timers.clear(Source::Link(id));
+        link.forget(&self.reactor);
+        let Some(stream) = link.stream.own().cloned() else { return true };
+        let bytes = HelloRepr { streams, ..super::hello(true) }.emit();
+        let flags = TcpSendFlags { more: false, end_of_record: false };
+        // The connection is new, so there is room.
+        let sent = sys::send(&stream.as_fd(), &[IoVec::new(&bytes)], flags).ok();
+        if sent != Some(HELLO_LEN) || streams == 0 {
+            return true;
+        }
+        let side = GroupSide::Acceptor { listener };
+        let mut group = LinkGroup::new(stream, link.addrs, side, GroupStage::Greeting);
+        group.open(hello);
+        if let Ok(group) = self.add_group(group) {
+            self.turns.timers.set(Source::Group(group), now + IDLE_LIMIT);
+            self.enqueue(Source::Group(group));
+        }
+        true
+    }
+
+    /// The peer opens a stream.
+    pub(super) fn take_open(&mut self, id: u32, stream: u32) {
+        let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
+        let GroupSide::Acceptor { listener } = group.side else {
+            return self.spoil_group(id, "OPEN from the side that was dialed");
+        };
+        if group.last.checked_add(1) != Some(stream) {
+            return self.spoil_group(id, "a stream was opened out of order");
+        }
+        group.last = stream;
+        let full = group.streams.len() >= MAX_STREAMS as usize || group.pending >= MAX_PENDING;
+        let Ok(listening) = self.listening.listeners.get_mut(listener) else {
+            return self.reset_stream(id, stream, ResetReason::Refused);
+        };
+        if full || listening.acceptor.groups() != TakesGroups::Yes {
+            return self.reset_stream(id, stream, ResetReason::Refused);
+        }
+        listening.acceptor.opened(id, stream);
+        group.pending += 1;
+        group.streams.insert(stream, StreamHolder::Waiting { early: Vec::new(), fin: false });
+        self.listening.note_readable(listener);
+        self.enqueue(Source::Listener(listener));
+    }
+
+    /// A listener takes a stream: it becomes a link that starts up.
+    pub(in crate::tcp) fn accept_stream(
+        &mut self,
+        listener: u32,
+        (id, number): (u32, u32),
+        now: Time,
+    ) {
+        let Ok(listening) = self.listening.listeners.get(listener) else { return };
+        let deadline = now + listening.handshake_timeout;
+        // The peer may have ended the stream, or the group.
+        let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
+        let Some(holder) = group.streams.get_mut(&number) else { return };
+        let StreamHolder::Waiting { early, fin } = holder else { return };
+        let (early, fin) = (std::mem::take(early), *fin);
+        let mut stream = GroupStream::new(id, number, group.window);
+        stream.came = early.len() as u64;
+        (stream.fin, stream.end) = (fin, fin.then_some(StreamEnd::Fin));
+        let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));
+        let link = SoftLink::new(LinkStream::Grouped(stream), group.addrs, engine, owner, false);
+        group.pending -= 1;
+        let Ok(link) = self.links.insert(link) else {
+            return self.reset_stream(id, number, ResetReason::Aborted);
+        };
+        *holder = StreamHolder::Link(link);
+        self.turns.timers.set(Source::Link(link), deadline);
+        self.add_startup(link, now);
+        if let Ok(link) = self.links.get_mut(link) {
+            link.deliver_rest(&early, &mut self.memory.keys, None);
+        }
+        self.serve_link(link, now);
+        self.write_groups();
+    }
+
+    /// A listener is closed: it refuses the streams that no program has accepted.
+    pub(in crate::tcp) fn refuse_waiting(&mut self, listener: u32) {
+        let of_listener = |group: &LinkGroup| matches!(group.side, GroupSide::Acceptor { listener: l } if l == listener);
+        let groups = self.parts.groups.table.iter().filter(|(_, group)| of_listener(group));
+        let waiting: Vec<(u32, u32)> = groups
+            .flat_map(|(id, group)| {
+                let waits = |h: &StreamHolder| matches!(h, StreamHolder::Waiting { .. });
+                let numbers = group.streams.iter().filter(move |(_, holder)| waits(holder));
+                numbers.map(move |(number, _)| (id, *number))
+            })
+            .collect();
+        for (id, number) in waiting {
+            if let Ok(group) = self.parts.groups.table.get_mut(id) {
+                group.pending -= 1;
+            }
+            self.reset_stream(id, number, ResetReason::Refused);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Which connections of sockets share the TCP connection of a link group: those that begin through an
+//! event queue of the program, at both ends, in one shard of the listener. All others need a stream of
+//! their own.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use exs::__ffi::FIRST_SHARD;
+use exs::aio::{AsyncSocket, block_on};
+use exs::{EventQueue, Options, QueueOptions, Socket, SocketType, Token, Transport};
+use exs_tests::harness::Watchdog;
+
+const CLIENTS: usize = 6;
+
+/// All connections that can be in groups are.
+fn options() -> Options {
+    Options::default().with_transport(Transport::Soft).with_link_group(Some(0))
+}
+
+fn socket() -> Socket {
+    Socket::with_options(SocketType::Stream, options()).unwrap()
+}
+
+fn listener() -> (Socket, SocketAddr) {
+    let listener = socket();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(64).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// Queues of two shards. Listeners live in that of the first one.
+fn queues() -> [EventQueue; 2] {
+    exs::progress::limit_shards(2).unwrap();
+    let options = QueueOptions::default().with_depth(256).with_shard(Some(FIRST_SHARD));
+    let first = EventQueue::with_options(&options).unwrap();
+    let mut others = Vec::new();
+    loop {
+        let other = EventQueue::new(256).unwrap();
+        if other.shard() != first.shard() {
+            return [first, other];
+        }
+        others.push(other);
+        assert!(others.len() < 1000);
+    }
+}
+
+/// A queue beside another one, for the other end.
+fn beside(queue: &EventQueue) -> EventQueue {
+    let options = QueueOptions::default().with_depth(256).with_shard(Some(queue.shard()));
+    EventQueue::with_options(&options).unwrap()
+}
+
+/// Begins connects through a queue.
+fn connects(queue: &EventQueue, addr: SocketAddr) -> Vec<Socket> {
+    let clients: Vec<Socket> = (0..CLIENTS).map(|_| socket()).collect();
+    for client in &clients {
+        client.connect(queue, Token(7), addr).unwrap();
+    }
+    clients
+}
+
+/// Waits for the events of a queue, all of which must be of successes.
+fn succeed(queue: &EventQueue, events: usize) -> Vec<exs::Completion> {
+    let mut left = events;
+    let mut all = Vec::new();
+    while left > 0 {
+        let came = queue.dequeue_at_least(1, left, None).unwrap();
+        left -= came.len();
+        all.extend(came.into_iter().map(|event| event.into_completion().unwrap()));
+    }
+    all
+}
+
+/// The TCP connections that carry these.
+fn carriers(clients: &[Socket]) -> usize {
+    clients.iter().map(|c| c.local_addr().unwrap()).collect::<HashSet<_>>().len()
+}
+
+#[test]
+fn connections_through_queues_share_a_tcp_connection() {
+    let _dog = Watchdog::new("queues");
+    let [serving, _] = queues();
+    let (listener, addr) = listener();
+    for _ in 0..CLIENTS {
+        listener.accept(&serving, Token(1)).unwrap();
+    }
+    let dialing = beside(&serving);
+    let clients = connects(&dialing, addr);
+    succeed(&dialing, CLIENTS);
+    succeed(&serving, CLIENTS);
+    assert_eq!(carriers(&clients), 1);
+}
+
+/// The listener cannot know yet what its accepts will be.
+#[test]
+fn connects_before_the_first_accept_are_established() {
+    let _dog = Watchdog::new("before the first accept");
+    let [dialing, serving] = queues();
+    let (listener, addr) = listener();
+    let clients = connects(&dialing, addr);
+    succeed(&dialing, CLIENTS);
+    assert_eq!(carriers(&clients), CLIENTS);
+    for _ in 0..CLIENTS {
+        listener.accept(&serving, Token(1)).unwrap();
+    }
+    succeed(&serving, CLIENTS);
+}
+
+#[test]
+fn blocking_accepts_take_no_groups() {
+    let _dog = Watchdog::new("blocking accepts");
+    let [dialing, _] = queues();
+    let (listener, addr) = listener();
+    let serving = std::thread::spawn(move || {
+        let accept = |_| listener.blocking().accept().unwrap().0;
+        let served: Vec<Socket> = (0..2 * CLIENTS).map(accept).collect();
+        served.iter().for_each(|s| s.blocking().send_all(b"s").unwrap());
+        served
+    });
+    let mut clients = connects(&dialing, addr);
+    succeed(&dialing, CLIENTS);
+    clients.extend(connects(&dialing, addr));
+    succeed(&dialing, CLIENTS);
+    for client in &clients {
+        let mut got = [0];
+        client.blocking().recv_exact(&mut got).unwrap();
+    }
+    assert_eq!(carriers(&clients), 2 * CLIENTS);
+    drop(serving.join().unwrap());
+}
+
+#[test]
+fn blocking_connects_are_in_no_group() {
+    let _dog = Watchdog::new("blocking connects");
+    let [serving, _] = queues();
+    let (listener, addr) = listener();
+    for _ in 0..CLIENTS {
+        listener.accept(&serving, Token(1)).unwrap();
+    }
+    let clients: Vec<Socket> = (0..CLIENTS).map(|_| socket()).collect();
+    clients.iter().for_each(|client| client.blocking().connect(addr).unwrap());
+    succeed(&serving, CLIENTS);
+    assert_eq!(carriers(&clients), CLIENTS);
+}
+
+/// The connections of a listener spread over the shards that accept, also those of clients that have a
+/// group there already.
+#[test]
+fn accepts_of_several_shards_take_no_groups() {
+    let _dog = Watchdog::new("accepts of two shards");
+    let [first, second] = queues();
+    let dialing = beside(&first);
+    let (listener, addr) = listener();
+    for _ in 0..CLIENTS {
+        listener.accept(&first, Token(1)).unwrap();
+    }
+    let grouped = connects(&dialing, addr);
+    succeed(&dialing, CLIENTS);
+    succeed(&first, CLIENTS);
+    assert_eq!(carriers(&grouped), 1);
+    for queue in [&first, &second] {
+        for _ in 0..CLIENTS {
+            listener.accept(queue, Token(1)).unwrap();
+        }
+    }
+    let clients = [connects(&dialing, addr), connects(&dialing, addr)].concat();
+    succeed(&dialing, 2 * CLIENTS);
+    succeed(&first, CLIENTS);
+    succeed(&second, CLIENTS);
+    assert_eq!(carriers(&clients), 2 * CLIENTS);
+}
+
+#[test]
+fn tasks_are_in_no_group() {
+    let _dog = Watchdog::new("tasks");
+    let [queue, _] = queues();
+    let (listener, addr) = listener();
+    let tasks = AsyncSocket::from_socket(listener).unwrap();
+    let accepts: Vec<_> = (0..CLIENTS).map(|_| tasks.accept()).collect();
+    let clients = connects(&queue, addr);
+    succeed(&queue, CLIENTS);
+    assert_eq!(carriers(&clients), CLIENTS, "accepted by tasks");
+    accepts.into_iter().for_each(|accept| drop(block_on(accept).unwrap()));
+
+    let (listener, addr) = self::listener();
+    for _ in 0..CLIENTS {
+        listener.accept(&queue, Token(1)).unwrap();
+    }
+    let sockets: Vec<AsyncSocket> =
+        (0..CLIENTS).map(|_| AsyncSocket::from_socket(socket()).unwrap()).collect();
+    sockets.iter().for_each(|socket| block_on(socket.connect(addr)).unwrap());
+    succeed(&queue, CLIENTS);
+    let clients: Vec<Socket> = sockets.into_iter().map(AsyncSocket::into_inner).collect();
+    assert_eq!(carriers(&clients), CLIENTS, "connected by tasks");
+}

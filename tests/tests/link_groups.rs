@@ -1,0 +1,443 @@
+//! Link groups of the software RNIC: which connections share a TCP connection, what they owe each
+//! other, and what strangers can do to them.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use exs::mem::Access;
+use exs::rnic::{
+    CmEvent, Disconnect, DisconnectCause, ListenOpts, QpState, Rnic, SendWr, TakesGroups, WcStatus,
+};
+use exs::sys::RandomSource;
+use exs::tcp::SoftRnic;
+use exs::wire::group::{
+    GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, LEAST_WINDOW, ResetReason, WORD,
+};
+use exs_tests::rnic::world::{End, Pair, listen_opts, param, pattern, send_wr};
+use exs_tests::rnic::{Harness, World};
+
+/// Connections from the third to an address on share a TCP connection.
+struct Third;
+
+impl Harness for Third {
+    type Rnic = SoftRnic;
+    fn make(_node: usize, registry: mio::Registry, token_base: usize) -> SoftRnic {
+        let mut rnic = SoftRnic::new(registry, token_base, RandomSource::seeded(7));
+        rnic.group_from(2);
+        rnic
+    }
+}
+
+/// All connections are in groups.
+struct All;
+
+impl Harness for All {
+    type Rnic = SoftRnic;
+    fn make(node: usize, registry: mio::Registry, token_base: usize) -> SoftRnic {
+        let mut rnic = Third::make(node, registry, token_base);
+        rnic.group_from(0);
+        rnic
+    }
+}
+
+/// Connects a queue pair of node 0 to a listener of node 1.
+fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Pair {
+    let (a, b) = (w.end(0), w.end(1));
+    let now = w.now();
+    w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+    let (req, _) = w.request(1);
+    let now = w.now();
+    w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+    w.established(a);
+    w.established(b);
+    Pair { a, b }
+}
+
+fn addrs<H: Harness>(w: &World<H>, end: End) -> (SocketAddr, SocketAddr) {
+    w.rnics[end.node].addrs(end.qp).unwrap()
+}
+
+#[test]
+fn connections_beyond_the_limit_share_a_tcp_connection() {
+    let mut w = World::<Third>::new(2);
+    let (_, addr) = w.listen(1, Third::local());
+    let pairs: Vec<Pair> = (0..5).map(|_| call(&mut w, addr)).collect();
+    let local: Vec<SocketAddr> = pairs.iter().map(|p| addrs(&w, p.a).0).collect();
+    assert!(local[0] != local[1] && local[1] != local[2] && local[0] != local[2], "{local:?}");
+    assert!(local[2..].iter().all(|l| *l == local[2]), "{local:?}");
+    for p in &pairs {
+        let ((near, far), (theirs, ours)) = (addrs(&w, p.a), addrs(&w, p.b));
+        assert_eq!((near, far), (ours, theirs));
+        w.assert_alive(*p);
+    }
+    // One that goes makes place for one with a TCP connection of its own.
+    w.disconnect(pairs[0].a, Disconnect::Abort);
+    w.disconnect(pairs[1].a, Disconnect::Abort);
+    w.disconnect(pairs[2].a, Disconnect::Abort);
+    w.disconnect(pairs[3].a, Disconnect::Abort);
+    for p in &pairs[..4] {
+        w.ended(p.a, |_| true);
+    }
+    let own = call(&mut w, addr);
+    assert!(!local.contains(&addrs(&w, own.a).0));
+    w.assert_alive(pairs[4]);
+}
+
+/// An end that knows no groups: the dial goes on by a TCP connection, and the next ones begin there.
+#[test]
+fn an_end_without_groups_is_called_by_tcp() {
+    let mut w = World::<All>::new(1);
+    let server = TcpListener::bind(All::local()).unwrap();
+    let addr = server.local_addr().unwrap();
+    server.set_nonblocking(true).unwrap();
+    let first = |w: &mut World<All>, len: usize| {
+        let mut stream = w.until("a call", |_| server.accept().ok()).0;
+        stream.set_nonblocking(true).unwrap();
+        let mut bytes = vec![0; len];
+        w.until("its first bytes", |_| stream.read(&mut bytes).ok().filter(|n| *n > 0));
+        (stream, bytes)
+    };
+    let connect = |w: &mut World<All>| {
+        let (a, now) = (w.end(0), w.now());
+        w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+        a
+    };
+    let a = connect(&mut w);
+    let (stream, bytes) = first(&mut w, HELLO_LEN);
+    assert!(HelloRepr::parse(bytes.first_chunk().unwrap(), false).is_ok());
+    drop(stream);
+    let (_mpa, bytes) = first(&mut w, 16);
+    assert_eq!(bytes, b"MPA ID Req Frame");
+    connect(&mut w);
+    let (_second, bytes) = first(&mut w, 16);
+    assert_eq!(bytes, b"MPA ID Req Frame", "it is remembered");
+    assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Connecting));
+}
+
+/// An end that takes a single stream gets the next call by TCP.
+#[test]
+fn no_more_streams_are_opened_than_the_other_end_takes() {
+    let mut w = World::<All>::new(1);
+    let server = TcpListener::bind(All::local()).unwrap();
+    let addr = server.local_addr().unwrap();
+    server.set_nonblocking(true).unwrap();
+    for _ in 0..2 {
+        let (end, now) = (w.end(0), w.now());
+        w.rnics[0].connect(end.qp, addr, &param(&[]), now).unwrap();
+    }
+    let (mut group, _) = w.until("the hello", |_| server.accept().ok());
+    group.write_all(&HelloRepr { answer: true, window: 1 << 16, streams: 1 }.emit()).unwrap();
+    for _ in 0..2 {
+        let (mut own, _) = w.until("a call", |_| server.accept().ok());
+        own.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 16];
+        w.until("its request", |_| own.read_exact(&mut bytes).ok());
+        assert_eq!(&bytes, b"MPA ID Req Frame");
+        // The group has a stream by now.
+        let (end, now) = (w.end(0), w.now());
+        w.rnics[0].connect(end.qp, addr, &param(&[]), now).unwrap();
+    }
+}
+
+/// A listener that cannot say yet whether it takes groups is called by TCP, and asked again soon. One that
+/// takes none any more refuses further streams.
+#[test]
+fn a_listener_takes_groups_when_it_says_so() {
+    let mut w = World::<All>::new(2);
+    let opts = ListenOpts { groups: TakesGroups::NotYet, ..listen_opts() };
+    let listener = w.rnics[1].listen(All::local(), &opts).unwrap();
+    let addr = w.rnics[1].listener_addr(listener).unwrap();
+    let mut locals: Vec<SocketAddr> = Vec::new();
+    let mut connect = |w: &mut World<All>| {
+        let pair = call(w, addr);
+        let local = addrs(w, pair.a).0;
+        let known = locals.contains(&local);
+        locals.push(local);
+        (pair, known)
+    };
+    let (first, _) = connect(&mut w);
+    w.rnics[1].take_groups(listener, TakesGroups::Yes);
+    assert!(!connect(&mut w).1, "it was asked a moment ago");
+    w.skip(Duration::from_secs(2));
+    let (grouped, known) = connect(&mut w);
+    assert!(!known && connect(&mut w).1, "a new group");
+    w.rnics[1].take_groups(listener, TakesGroups::No);
+    assert!(!connect(&mut w).1, "refused, and dialed by TCP");
+    w.rnics[1].take_groups(listener, TakesGroups::Yes);
+    w.skip(Duration::from_secs(30));
+    assert!(!connect(&mut w).1, "it is remembered");
+    w.skip(Duration::from_secs(31));
+    assert!(!connect(&mut w).1 && connect(&mut w).1, "another group");
+    w.assert_alive(first);
+    w.assert_alive(grouped);
+}
+
+/// A program whose threads wait for the first connections themselves will do so for others.
+#[test]
+fn connections_that_threads_wait_for_keep_others_out_of_groups() {
+    for dialer in [true, false] {
+        let mut w = World::<Third>::new(2);
+        let (_, addr) = w.listen(1, Third::local());
+        let first = [call(&mut w, addr), call(&mut w, addr)];
+        w.settle();
+        let end = if dialer { first[0].a } else { first[0].b };
+        assert!(w.rnics[end.node].attend(end.qp));
+        let more = [call(&mut w, addr), call(&mut w, addr)];
+        assert_ne!(addrs(&w, more[0].a).0, addrs(&w, more[1].a).0, "dialer: {dialer}");
+        assert!(w.rnics[end.node].unattend(end.qp));
+        first.iter().chain(&more).for_each(|pair| w.assert_alive(*pair));
+    }
+}
+
+/// A receiver without receives keeps its own peer waiting, and no other link of the group.
+#[test]
+fn a_slow_link_blocks_no_other() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let pd = w.rnics[1].alloc_pd().unwrap();
+    let srq = w.rnics[1].create_srq(pd, 64).unwrap();
+    let (a, b) = (w.end(0), w.end_in(1, pd, Some(srq)));
+    let now = w.now();
+    w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+    let (req, _) = w.request(1);
+    w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+    w.established(a);
+    let other = call(&mut w, addr);
+    assert_eq!(addrs(&w, a), addrs(&w, other.a));
+    // More than the window of a stream.
+    let (len, count) = (100_000, 10);
+    let bytes = pattern(3, len);
+    let src = w.buf(a, bytes.clone(), Access::LOCAL_READ);
+    for n in 0..count {
+        w.send(a, &send_wr(n, &[src.sge()]));
+    }
+    w.settle();
+    assert!(w.drain(b).1.is_empty());
+    for _ in 0..5 {
+        w.assert_moves(other, 300_000);
+    }
+    let dst = w.zeros(b, len);
+    for n in 0..count {
+        w.recv(b, n, &[dst.sge()]);
+        let wc = w.received(b);
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (n, WcStatus::Success, len as u64));
+        assert!(dst.bytes() == bytes);
+    }
+}
+
+/// The peer's process is gone: every link ends with ECONNRESET.
+#[test]
+fn all_links_end_with_the_tcp_connection() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let pairs: Vec<Pair> = (0..20).map(|_| call(&mut w, addr)).collect();
+    for p in &pairs {
+        w.recv(p.a, 1, &[]);
+    }
+    w.rnics.truncate(1);
+    for p in &pairs {
+        w.ended(p.a, |cause| cause == DisconnectCause::Broken(libc::ECONNRESET));
+        assert_eq!(w.received(p.a).status, WcStatus::Flushed);
+    }
+}
+
+/// The kernel reports bytes and the end at the same time, and no more after that.
+#[test]
+fn an_end_behind_the_last_bytes_is_seen() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let p = call(&mut w, addr);
+    w.assert_alive(p);
+    w.settle();
+    let into = w.zeros(p.a, 64);
+    w.recv(p.a, 1, &[into.sge()]);
+    let (now, qp) = (w.now(), p.b.qp);
+    w.rnics[1].post_send(qp, &SendWr { head: b"last", ..send_wr(2, &[]) }).unwrap();
+    w.rnics[1].flush(qp, now);
+    w.rnics.truncate(1);
+    assert_eq!(w.received(p.a).status, WcStatus::Success);
+    w.ended(p.a, |cause| cause == DisconnectCause::Broken(libc::ECONNRESET));
+}
+
+/// A stranger that is in a group with a listener.
+struct Stranger(TcpStream);
+
+impl Stranger {
+    fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Stranger {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1 };
+        stream.write_all(&hello.emit()).unwrap();
+        let mut answer = [0; HELLO_LEN];
+        w.until("the answer", |_| stream.read_exact(&mut answer).ok());
+        HelloRepr::parse(&answer, true).unwrap();
+        Stranger(stream)
+    }
+
+    fn frame(&mut self, stream: u32, kind: GroupFrameKind, payload: &[u8]) {
+        let len = u32::try_from(payload.len()).unwrap();
+        self.0.write_all(&GroupHead { stream, kind, len }.emit()).unwrap();
+        self.0.write_all(payload).unwrap();
+    }
+
+    /// The end of what comes: true if there is one within some turns.
+    fn ended<H: Harness>(&mut self, w: &mut World<H>) -> bool {
+        let mut bytes = [0; 4096];
+        (0..200).any(|_| {
+            w.step(Duration::from_millis(1));
+            loop {
+                match self.0.read(&mut bytes) {
+                    Ok(0) => return true,
+                    Ok(_) => {}
+                    Err(e) => return e.kind() != std::io::ErrorKind::WouldBlock,
+                }
+            }
+        })
+    }
+}
+
+/// Each broken rule ends the group of the peer that broke it, and no other.
+#[test]
+fn bad_frames_end_their_group() {
+    use GroupFrameKind::{Data, Fin, Open, Reset, Window};
+    type Bad = (&'static str, fn(&mut Stranger));
+    let bad: [Bad; 9] = [
+        ("no such kind", |s| s.0.write_all(&[0, 0, 0, 1, 9, 0, 0, 0]).unwrap()),
+        ("too long", |s| s.0.write_all(&[0, 0, 0, 1, 2, 255, 255, 255]).unwrap()),
+        ("a word too short", |s| s.0.write_all(&[0, 0, 0, 1, 3, 0, 0, 3]).unwrap()),
+        ("out of order", |s| s.frame(2, Open, &[])),
+        ("twice", |s| (0..2).for_each(|_| s.frame(1, Open, &[]))),
+        ("not opened", |s| s.frame(1, Data, b"x")),
+        ("the end of nothing", |s| s.frame(7, Fin, &[])),
+        ("the reset of nothing", |s| s.frame(7, Reset, &[0; WORD])),
+        ("more than a request", |s| {
+            s.frame(1, Open, &[]);
+            s.frame(1, Data, &[0; LEAST_WINDOW as usize + 1]);
+        }),
+    ];
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    for (what, act) in bad {
+        let mut stranger = Stranger::call(&mut w, addr);
+        act(&mut stranger);
+        assert!(stranger.ended(&mut w), "{what}");
+        w.assert_alive(honest);
+    }
+    // Credit for a stream that is unknown, and the end of one that was refused, are no faults.
+    let mut stranger = Stranger::call(&mut w, addr);
+    stranger.frame(9, Window, &[0; WORD]);
+    stranger.frame(1, Open, &[]);
+    stranger.frame(1, Reset, &ResetReason::Aborted.emit());
+    stranger.frame(1, Fin, &[]);
+    assert!(!stranger.ended(&mut w));
+}
+
+/// Bytes of a stream that is over are answered. A peer that never reads the answers cannot have them pile
+/// up.
+#[test]
+fn a_peer_that_does_not_read_ends_its_group() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    let mut stranger = Stranger::call(&mut w, addr);
+    stranger.frame(1, GroupFrameKind::Open, &[]);
+    stranger.frame(1, GroupFrameKind::Reset, &ResetReason::Aborted.emit());
+    let head = GroupHead { stream: 1, kind: GroupFrameKind::Data, len: 1 }.emit();
+    let frames = [&head[..], b"x"].concat().repeat(1000);
+    let (mut at, mut sent) = (0, 0);
+    let ended = loop {
+        match stranger.0.write(&frames[at..]) {
+            Ok(n) => (at, sent) = ((at + n) % frames.len(), sent + n),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => w.settle(),
+            Err(_) => break true,
+        }
+        if sent > 256 << 20 {
+            break false;
+        }
+    };
+    assert!(ended, "{sent} bytes were answered");
+    w.assert_alive(honest);
+}
+
+/// Streams whose requests do not come wait as connections do; random frames do no harm.
+#[test]
+fn random_frames_do_no_harm() {
+    let mut random = RandomSource::seeded(42);
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    for _ in 0..60 {
+        let mut stranger = Stranger::call(&mut w, addr);
+        let mut opened = 0;
+        for _ in 0..40 {
+            let word = random.next_u32();
+            let stream = 1 + word % 4;
+            let payload = vec![word.to_be_bytes()[3]; 1 + (word >> 8) as usize % 300];
+            match word >> 29 {
+                0 | 1 => {
+                    opened += 1;
+                    stranger.frame(opened, GroupFrameKind::Open, &[]);
+                }
+                2 => stranger.frame(stream, GroupFrameKind::Fin, &[]),
+                3 => stranger.frame(stream, GroupFrameKind::Reset, &[0; WORD]),
+                4 => stranger.frame(stream, GroupFrameKind::Window, &word.to_be_bytes()),
+                _ => stranger.frame(stream, GroupFrameKind::Data, &payload),
+            }
+        }
+        w.settle();
+    }
+    while w.rnics[1].poll_event().is_some() {}
+    w.assert_alive(honest);
+}
+
+/// A closed listener refuses, and one that came to its port instead is called anew.
+#[test]
+fn a_new_listener_at_the_port_gets_the_calls() {
+    let mut w = World::<All>::new(3);
+    let (listener, addr) = w.listen(1, All::local());
+    let before = call(&mut w, addr);
+    w.rnics[1].close_listener(listener).unwrap();
+    let (a, now) = (w.end(0), w.now());
+    w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+    let refused = |event: &CmEvent| match event {
+        CmEvent::ConnectFailed { qp, error } if *qp == a.qp => Some(error.clone()),
+        _ => None,
+    };
+    let error = w.event_of(0, "the refusal", refused);
+    assert!(format!("{error:?}").contains(&libc::ECONNREFUSED.to_string()), "{error:?}");
+    w.listen(2, addr);
+    let (a, b, now) = (w.end(0), w.end(2), w.now());
+    w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+    let (req, _) = w.request(2);
+    w.rnics[2].accept(req, b.qp, &param(&[]), now).unwrap();
+    w.established(a);
+    w.established(b);
+    w.assert_alive(Pair { a, b });
+    w.assert_alive(before);
+}
+
+/// Both sides close a group that has no link, and a later call makes another.
+#[test]
+fn a_group_without_links_is_closed() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let first = call(&mut w, addr);
+    let port = addrs(&w, first.a).0;
+    w.recv(first.b, 1, &[]);
+    w.send(first.a, &SendWr { signaled: false, ..send_wr(1, &[]) });
+    w.received(first.b);
+    w.disconnect(first.a, Disconnect::Orderly);
+    w.ended(first.a, |cause| cause == DisconnectCause::Orderly);
+    w.ended(first.b, |cause| cause == DisconnectCause::Orderly);
+    let soon = call(&mut w, addr);
+    assert_eq!(addrs(&w, soon.a).0, port, "the group lingers");
+    w.disconnect(soon.a, Disconnect::Abort);
+    w.ended(soon.a, |_| true);
+    w.settle();
+    w.skip(Duration::from_secs(11));
+    w.settle();
+    let late = call(&mut w, addr);
+    assert_ne!(addrs(&w, late.a).0, port);
+}
