@@ -115,6 +115,35 @@ fn an_end_without_groups_is_called_by_tcp() {
     assert_eq!(w.rnics[0].qp_state(a.qp), Ok(QpState::Connecting));
 }
 
+/// Thousands of dials that wait for the same answer do not overflow the queue of the other end.
+#[test]
+fn dials_that_get_no_group_go_on_a_few_at_a_time() {
+    const DIALS: usize = 800;
+    let mut w = World::<All>::new(1);
+    let server = exs::sys::listen(&All::local(), 4096, false).unwrap();
+    let addr = server.local_addr().unwrap();
+    server.set_nonblocking(true).unwrap();
+    let ends: Vec<End> = (0..DIALS).map(|_| w.end(0)).collect();
+    for end in &ends {
+        let now = w.now();
+        w.rnics[0].connect(end.qp, addr, &param(&[]), now).unwrap();
+    }
+    // It knows no groups.
+    drop(w.until("the hello", |_| server.accept().ok()));
+    let (mut called, mut largest) = (0, 0);
+    while called < DIALS {
+        w.settle();
+        let calls: Vec<_> = std::iter::from_fn(|| server.accept().ok()).collect();
+        (called, largest) = (called + calls.len(), largest.max(calls.len()));
+        // Each that fails makes place for another.
+    }
+    assert_eq!(called, DIALS);
+    assert!((64..=256).contains(&largest), "{largest} at once");
+    for _ in &ends {
+        assert!(matches!(w.event(0), CmEvent::ConnectFailed { .. }));
+    }
+}
+
 /// An end that takes a single stream gets the next call by TCP.
 #[test]
 fn no_more_streams_are_opened_than_the_other_end_takes() {

@@ -433,7 +433,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::rnic::{PathAttr, Rnic};
+    use crate::rnic::{PathAttr, Rnic, TakesGroups};
     use crate::sys::{RandomSource, connect_abstract};
 
     #[test]
@@ -449,7 +449,7 @@ mod tests {
             handshake_timeout: Duration::from_secs(3600),
             port_held: false,
             path: PathAttr::default(),
-            groups: false,
+            groups: TakesGroups::No,
         };
         let listener = one.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &opts).unwrap();
         let addr = one.listener_addr(listener).unwrap();

@@ -8,7 +8,7 @@ use mio::net::TcpStream;
 
 use super::SoftRnic;
 use super::deferred::share;
-use super::group::{GroupKey, LinkStream};
+use super::group::{DialPlace, GroupKey, LinkStream};
 use super::link::SoftLink;
 use crate::driver::{Conn, LinkOwner, Source};
 use crate::iwarp::{Config, IwarpEngine};
@@ -31,6 +31,8 @@ pub(super) struct DialPlan {
     pub(super) attempt: AttemptNumber,
     /// Groups that have refused it.
     pub(super) refusals: u32,
+    /// Its place among the dials that go on a few at a time; None: it is none of them, or it waits.
+    pub(super) place: Option<DialPlace>,
 }
 
 impl DialPlan {
@@ -46,6 +48,8 @@ enum DialWait {
     Connect(TcpStream),
     /// The answer that this group awaits.
     Group(u32),
+    /// Its turn among those that go on without a group.
+    Turn,
 }
 
 /// A connection that has no link yet.
@@ -60,6 +64,16 @@ impl SoftDial {
     /// A dial that waits for a group.
     pub(super) fn waiting(plan: DialPlan, group: u32) -> SoftDial {
         SoftDial { plan, wait: DialWait::Group(group), queued: false }
+    }
+
+    /// A dial that waits for its turn.
+    pub(super) fn in_turn(plan: DialPlan) -> SoftDial {
+        SoftDial { plan, wait: DialWait::Turn, queued: false }
+    }
+
+    /// There is no group for it: it waits for its turn.
+    pub(super) fn await_turn(&mut self) {
+        self.wait = DialWait::Turn;
     }
 }
 
@@ -105,9 +119,11 @@ impl SoftRnic {
             private_data: param.private_data.to_vec(),
             attempt: AttemptNumber::take(),
             refusals: 0,
+            place: None,
         };
         let conn = match self.parts.groups.wants(&plan, param.group_from, now) {
             true => self.dial_in_group(plan, now)?,
+            false if self.parts.groups.paced.has_queue(&addr) => self.dial_in_turn(plan)?,
             false => self.dial_tcp(plan, now)?,
         };
         self.parts.groups.count_dial(addr);
@@ -219,7 +235,7 @@ impl SoftRnic {
         // Nothing comes before the request has left.
         let mut link = SoftLink::new(stream, addrs, engine, LinkOwner::Qp(plan.qp), false);
         link.base.attempt = Some(plan.attempt);
-        link.dialed = Some(plan.addr);
+        (link.dialed, link.place) = (Some(plan.addr), plan.place);
         let id = self.links.insert(link)?;
         // The answer is a round trip away.
         self.make_hot(Source::Link(id));
@@ -253,6 +269,7 @@ impl SoftRnic {
             match &mut dial.wait {
                 DialWait::Connect(stream) => self.reactor.forget(stream),
                 DialWait::Group(group) => self.parts.groups.forget_dial(*group, id),
+                DialWait::Turn => self.parts.groups.paced.forget(&dial.plan.addr, id),
             }
         }
     }

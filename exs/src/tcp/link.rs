@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 
 use super::attend::Attendant;
 use super::directions::{Ending, Inbound, Intake, LOOKAHEAD_MIN, Outbound};
-use super::group::{HelloSniffer, LinkStream};
+use super::group::{DialPlace, HelloSniffer, LinkStream};
 use super::short_write::ShortWrite;
 use super::write::{broken_errno, errno, is_connection_error, write_gathered};
 use crate::driver::{LinkBase, LinkOwner};
@@ -34,6 +34,8 @@ pub struct SoftLink {
     pub(super) stream: LinkStream,
     /// The address that was dialed, and counts for link groups; None: the link was accepted.
     pub(super) dialed: Option<SocketAddr>,
+    /// The place of its dial among those that go on a few at a time, until it is established.
+    pub(super) place: Option<DialPlace>,
     pub(super) sniffer: HelloSniffer,
     /// Our address, and the peer's.
     pub(super) addrs: (SocketAddr, SocketAddr),
@@ -89,6 +91,7 @@ impl SoftLink {
             base: LinkBase::new(owner),
             stream,
             dialed: None,
+            place: None,
             sniffer: HelloSniffer::Off,
             addrs,
             engine,

@@ -48,6 +48,7 @@ impl Traffic for SoftLink {
     }
     fn end_progress(driver: &mut SoftRnic, now: Time) {
         driver.note_idle_groups(now);
+        driver.dial_paced(now);
         driver.hold_groups(false);
     }
     fn group_ready(driver: &mut SoftRnic, id: u32, ready: Ready) {
@@ -56,8 +57,8 @@ impl Traffic for SoftLink {
     fn serve_group(driver: &mut SoftRnic, id: u32, now: Time) {
         driver.serve_group(id, now);
     }
-    fn group_timed_out(driver: &mut SoftRnic, id: u32, now: Time) {
-        driver.group_timed_out(id, now);
+    fn group_timed_out(driver: &mut SoftRnic, id: u32, _: Time) {
+        driver.group_timed_out(id);
     }
     fn flush_later(driver: &mut SoftRnic, id: u32, now: Time) -> bool {
         let Ok(link) = driver.links.get_mut(id) else { return false };
@@ -359,6 +360,7 @@ impl SoftRnic {
             }
             (LinkOwner::Qp(qp), IwarpEvent::Established { private_data, ord, ird }) => {
                 link.fit_segments();
+                link.place = None;
                 if let Some(stream) = link.stream.grouped_mut() {
                     stream.plan = None;
                 }

@@ -228,7 +228,7 @@ impl SoftRnic {
         let GroupSide::Dialer { pending, .. } = &mut group.side else { return };
         let mut dials = std::mem::take(pending);
         let most = usize::try_from(answer.streams).unwrap_or(usize::MAX);
-        self.fall_back(dials.split_off(dials.len().min(most)), now);
+        self.fall_back(dials.split_off(dials.len().min(most)));
         for dial in dials {
             let Ok(dialed) = self.parts.dials.remove(dial) else { continue };
             self.turns.timers.clear(Source::Opening(dial));
@@ -335,13 +335,18 @@ impl SoftRnic {
         }
         let dialed = match plan.refusals < MOST_REFUSALS {
             true => self.dial_in_group(*plan, now),
-            false => self.dial_tcp(*plan, now),
+            false => self.dial_in_turn(*plan),
         };
         self.end_dial_again(qp, addr, dialed);
         true
     }
 
-    fn end_dial_again(&mut self, qp: u32, addr: SocketAddr, dialed: Result<Conn, RnicError>) {
+    pub(super) fn end_dial_again(
+        &mut self,
+        qp: u32,
+        addr: SocketAddr,
+        dialed: Result<Conn, RnicError>,
+    ) {
         match dialed {
             Ok(conn) => {
                 if let Ok(pair) = self.qps.get_mut(qp) {
@@ -352,17 +357,6 @@ impl SoftRnic {
                 self.parts.groups.uncount_dial(addr);
                 self.report_failed_dial(qp, error);
             }
-        }
-    }
-
-    /// Dials TCP connections for those that have waited for a group.
-    pub(super) fn fall_back(&mut self, pending: Vec<u32>, now: Time) {
-        for dial in pending {
-            let Ok(dialed) = self.parts.dials.remove(dial) else { continue };
-            self.turns.timers.clear(Source::Opening(dial));
-            let (qp, addr) = (dialed.plan.qp, dialed.plan.addr);
-            let conn = self.dial_tcp(dialed.plan, now);
-            self.end_dial_again(qp, addr, conn);
         }
     }
 }

@@ -86,7 +86,7 @@ impl SoftRnic {
     }
 
     /// Ends a group whose TCP connection has ended, and all of its links.
-    pub(super) fn end_broken_group(&mut self, id: u32, now: Time) {
+    pub(super) fn end_broken_group(&mut self, id: u32) {
         let Ok(group) = self.parts.groups.table.get(id) else { return };
         let Some(errno) = group.end else { return };
         // The bytes that came before the end count.
@@ -109,7 +109,7 @@ impl SoftRnic {
         if let GroupSide::Dialer { pending, .. } = side
             && stage != GroupStage::Open
         {
-            self.fall_back(pending, now);
+            self.fall_back(pending);
         }
     }
 
@@ -143,13 +143,13 @@ impl SoftRnic {
     }
 
     /// The deadline of a group has passed: of its start-up, or of its time without streams.
-    pub(in crate::tcp) fn group_timed_out(&mut self, id: u32, now: Time) {
+    pub(in crate::tcp) fn group_timed_out(&mut self, id: u32) {
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
         if group.stage != GroupStage::Open {
             group.end = Some(libc::ETIMEDOUT);
         } else if group.is_idle() {
             group.end = Some(libc::ECONNRESET);
         }
-        self.end_broken_group(id, now);
+        self.end_broken_group(id);
     }
 }

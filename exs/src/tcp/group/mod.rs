@@ -4,7 +4,7 @@
 //! group are links as others are, with an engine each. In the place of a TCP connection they have a
 //! [`GroupStream`]. The group moves their bytes: `input` takes frames apart, `output` puts them
 //! together, `dial` opens groups and streams in them, `accept` answers, `serve` gives a group its
-//! turn, and `end` ends groups and streams.
+//! turn, `end` ends groups and streams, and `pace` dials for those that get no group.
 //!
 //! What it promises: no frame of a peer makes it panic, or grow without bound. A frame that breaks a
 //! rule ends the group, and all of its links with ECONNRESET.
@@ -16,6 +16,7 @@ mod dial;
 mod end;
 mod input;
 mod output;
+mod pace;
 mod read;
 mod serve;
 
@@ -39,6 +40,7 @@ pub(super) use dial::GroupKey;
 pub(super) use input::GroupBytes;
 use input::GroupInput;
 use output::GroupOutput;
+pub(super) use pace::{DialPlace, PacedDials};
 
 /// Bytes that may be under way to this side on a stream.
 const WINDOW: u32 = 256 << 10;
@@ -271,6 +273,8 @@ pub(super) struct LinkGroups {
     dialed: HashMap<SocketAddr, DialedLinks>,
     /// Addresses whose ends know no groups, and until when this is remembered.
     unable: VecDeque<(SocketAddr, Time)>,
+    /// Dials that go on without a group.
+    pub(super) paced: PacedDials,
     /// LinkGroups with output that was not offered to the socket.
     dirty: Vec<u32>,
     /// LinkGroups that may have no stream any more.
@@ -290,6 +294,7 @@ impl Default for LinkGroups {
             by_key: HashMap::new(),
             dialed: HashMap::new(),
             unable: VecDeque::new(),
+            paced: PacedDials::default(),
             dirty: Vec::new(),
             emptied: Vec::new(),
             held: 0,
@@ -303,7 +308,7 @@ impl LinkGroups {
     /// When a turn is due for what the groups have to do.
     pub(super) fn due(&self) -> Option<Time> {
         let idle = self.dirty.is_empty() && self.emptied.is_empty() && self.input.is_none();
-        (!idle).then_some(Time::ZERO)
+        (!idle || self.paced.is_due()).then_some(Time::ZERO)
     }
 
     /// The peers whose groups were accepted.
