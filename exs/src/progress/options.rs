@@ -257,7 +257,7 @@ pub struct Options {
     /// link group. All connections of a group report the addresses of that TCP connection. This
     /// concerns connects through an event queue of the program, over the software RNIC, to peers that
     /// know groups. `None`: there are no groups, and a listener takes none. `EXS_LINK_GROUP` = a number,
-    /// or `off`. Default: off.
+    /// or `off`. Default: 64.
     pub link_group: Option<u32>,
     /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.
     pub v6_only: bool,
@@ -296,7 +296,7 @@ impl Options {
             dead_after: Some(Duration::from_secs(60)),
             no_delay: true,
             crc: false,
-            link_group: None,
+            link_group: Some(64),
             v6_only: false,
             path: PathOptions::new(),
         }
