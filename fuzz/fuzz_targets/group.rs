@@ -47,7 +47,7 @@ fn deed(what: u8, opened: &mut u32, data: &mut &[u8], out: &mut Vec<u8>) {
     match what % 8 {
         0 | 1 => {
             *opened += 1;
-            frame(*opened, GroupFrameKind::Open, &[]);
+            frame(*opened, GroupFrameKind::Open, &[0xC0, 1, 0, 0]);
         }
         2 => frame(stream, GroupFrameKind::Fin, &[]),
         3 => frame(stream, GroupFrameKind::Reset, &number(data).to_be_bytes()),

@@ -1,69 +1,27 @@
-//! Link groups of the software RNIC: which connections share a TCP connection, what they owe each
-//! other, and what strangers can do to them.
+//! Link groups of the software RNIC: which connections share a TCP connection, and what they owe each
+//! other.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use exs::mem::Access;
 use exs::rnic::{
-    CmEvent, Disconnect, DisconnectCause, ListenOpts, QpState, Rnic, SendWr, TakesGroups, WcStatus,
+    CmEvent, ConnParam, Disconnect, DisconnectCause, ListenOpts, QpState, Rnic, SendWr,
+    TakesGroups, WcStatus,
 };
-use exs::sys::RandomSource;
-use exs::tcp::SoftRnic;
-use exs::wire::group::{
-    GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, LEAST_WINDOW, ResetReason, WORD,
-};
+use exs::wire::group::{HELLO_LEN, HelloRepr};
+use exs_tests::rnic::groups::{All, Third, addrs, call, carrier};
 use exs_tests::rnic::world::{End, Pair, listen_opts, param, pattern, send_wr};
 use exs_tests::rnic::{Harness, World};
-
-/// Connections from the third to an address on share a TCP connection.
-struct Third;
-
-impl Harness for Third {
-    type Rnic = SoftRnic;
-    fn make(_node: usize, registry: mio::Registry, token_base: usize) -> SoftRnic {
-        let mut rnic = SoftRnic::new(registry, token_base, RandomSource::seeded(7));
-        rnic.group_from(2);
-        rnic
-    }
-}
-
-/// All connections are in groups.
-struct All;
-
-impl Harness for All {
-    type Rnic = SoftRnic;
-    fn make(node: usize, registry: mio::Registry, token_base: usize) -> SoftRnic {
-        let mut rnic = Third::make(node, registry, token_base);
-        rnic.group_from(0);
-        rnic
-    }
-}
-
-/// Connects a queue pair of node 0 to a listener of node 1.
-fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Pair {
-    let (a, b) = (w.end(0), w.end(1));
-    let now = w.now();
-    w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
-    let (req, _) = w.request(1);
-    let now = w.now();
-    w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
-    w.established(a);
-    w.established(b);
-    Pair { a, b }
-}
-
-fn addrs<H: Harness>(w: &World<H>, end: End) -> (SocketAddr, SocketAddr) {
-    w.rnics[end.node].addrs(end.qp).unwrap()
-}
 
 #[test]
 fn connections_beyond_the_limit_share_a_tcp_connection() {
     let mut w = World::<Third>::new(2);
     let (_, addr) = w.listen(1, Third::local());
     let pairs: Vec<Pair> = (0..5).map(|_| call(&mut w, addr)).collect();
-    let local: Vec<SocketAddr> = pairs.iter().map(|p| addrs(&w, p.a).0).collect();
+    let local: Vec<SocketAddr> = pairs.iter().map(|p| carrier(&w, p.a)).collect();
     assert!(local[0] != local[1] && local[1] != local[2] && local[0] != local[2], "{local:?}");
     assert!(local[2..].iter().all(|l| *l == local[2]), "{local:?}");
     for p in &pairs {
@@ -71,6 +29,10 @@ fn connections_beyond_the_limit_share_a_tcp_connection() {
         assert_eq!((near, far), (ours, theirs));
         w.assert_alive(*p);
     }
+    // A program can tell them by their addresses.
+    let names: HashSet<SocketAddr> = pairs.iter().map(|p| addrs(&w, p.b).1).collect();
+    assert_eq!(names.len(), pairs.len());
+    assert!(names.iter().all(|name| name.ip() == addr.ip() && name.port() != 0), "{names:?}");
     // One that goes makes place for one with a TCP connection of its own.
     w.disconnect(pairs[0].a, Disconnect::Abort);
     w.disconnect(pairs[1].a, Disconnect::Abort);
@@ -80,7 +42,7 @@ fn connections_beyond_the_limit_share_a_tcp_connection() {
         w.ended(p.a, |_| true);
     }
     let own = call(&mut w, addr);
-    assert!(!local.contains(&addrs(&w, own.a).0));
+    assert!(!local.contains(&carrier(&w, own.a)));
     w.assert_alive(pairs[4]);
 }
 
@@ -180,7 +142,7 @@ fn a_listener_takes_groups_when_it_says_so() {
     let mut locals: Vec<SocketAddr> = Vec::new();
     let mut connect = |w: &mut World<All>| {
         let pair = call(w, addr);
-        let local = addrs(w, pair.a).0;
+        let local = carrier(w, pair.a);
         let known = locals.contains(&local);
         locals.push(local);
         (pair, known)
@@ -213,7 +175,7 @@ fn connections_that_threads_wait_for_keep_others_out_of_groups() {
         let end = if dialer { first[0].a } else { first[0].b };
         assert!(w.rnics[end.node].attend(end.qp));
         let more = [call(&mut w, addr), call(&mut w, addr)];
-        assert_ne!(addrs(&w, more[0].a).0, addrs(&w, more[1].a).0, "dialer: {dialer}");
+        assert_ne!(carrier(&w, more[0].a), carrier(&w, more[1].a), "dialer: {dialer}");
         assert!(w.rnics[end.node].unattend(end.qp));
         first.iter().chain(&more).for_each(|pair| w.assert_alive(*pair));
     }
@@ -233,7 +195,7 @@ fn a_slow_link_blocks_no_other() {
     w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
     w.established(a);
     let other = call(&mut w, addr);
-    assert_eq!(addrs(&w, a), addrs(&w, other.a));
+    assert_eq!(carrier(&w, a), carrier(&w, other.a));
     // More than the window of a stream.
     let (len, count) = (100_000, 10);
     let bytes = pattern(3, len);
@@ -289,138 +251,6 @@ fn an_end_behind_the_last_bytes_is_seen() {
     w.ended(p.a, |cause| cause == DisconnectCause::Broken(libc::ECONNRESET));
 }
 
-/// A stranger that is in a group with a listener.
-struct Stranger(TcpStream);
-
-impl Stranger {
-    fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Stranger {
-        let mut stream = TcpStream::connect(addr).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1 };
-        stream.write_all(&hello.emit()).unwrap();
-        let mut answer = [0; HELLO_LEN];
-        w.until("the answer", |_| stream.read_exact(&mut answer).ok());
-        HelloRepr::parse(&answer, true).unwrap();
-        Stranger(stream)
-    }
-
-    fn frame(&mut self, stream: u32, kind: GroupFrameKind, payload: &[u8]) {
-        let len = u32::try_from(payload.len()).unwrap();
-        self.0.write_all(&GroupHead { stream, kind, len }.emit()).unwrap();
-        self.0.write_all(payload).unwrap();
-    }
-
-    /// The end of what comes: true if there is one within some turns.
-    fn ended<H: Harness>(&mut self, w: &mut World<H>) -> bool {
-        let mut bytes = [0; 4096];
-        (0..200).any(|_| {
-            w.step(Duration::from_millis(1));
-            loop {
-                match self.0.read(&mut bytes) {
-                    Ok(0) => return true,
-                    Ok(_) => {}
-                    Err(e) => return e.kind() != std::io::ErrorKind::WouldBlock,
-                }
-            }
-        })
-    }
-}
-
-/// Each broken rule ends the group of the peer that broke it, and no other.
-#[test]
-fn bad_frames_end_their_group() {
-    use GroupFrameKind::{Data, Fin, Open, Reset, Window};
-    type Bad = (&'static str, fn(&mut Stranger));
-    let bad: [Bad; 9] = [
-        ("no such kind", |s| s.0.write_all(&[0, 0, 0, 1, 9, 0, 0, 0]).unwrap()),
-        ("too long", |s| s.0.write_all(&[0, 0, 0, 1, 2, 255, 255, 255]).unwrap()),
-        ("a word too short", |s| s.0.write_all(&[0, 0, 0, 1, 3, 0, 0, 3]).unwrap()),
-        ("out of order", |s| s.frame(2, Open, &[])),
-        ("twice", |s| (0..2).for_each(|_| s.frame(1, Open, &[]))),
-        ("not opened", |s| s.frame(1, Data, b"x")),
-        ("the end of nothing", |s| s.frame(7, Fin, &[])),
-        ("the reset of nothing", |s| s.frame(7, Reset, &[0; WORD])),
-        ("more than a request", |s| {
-            s.frame(1, Open, &[]);
-            s.frame(1, Data, &[0; LEAST_WINDOW as usize + 1]);
-        }),
-    ];
-    let mut w = World::<All>::new(2);
-    let (_, addr) = w.listen(1, All::local());
-    let honest = call(&mut w, addr);
-    for (what, act) in bad {
-        let mut stranger = Stranger::call(&mut w, addr);
-        act(&mut stranger);
-        assert!(stranger.ended(&mut w), "{what}");
-        w.assert_alive(honest);
-    }
-    // Credit for a stream that is unknown, and the end of one that was refused, are no faults.
-    let mut stranger = Stranger::call(&mut w, addr);
-    stranger.frame(9, Window, &[0; WORD]);
-    stranger.frame(1, Open, &[]);
-    stranger.frame(1, Reset, &ResetReason::Aborted.emit());
-    stranger.frame(1, Fin, &[]);
-    assert!(!stranger.ended(&mut w));
-}
-
-/// Bytes of a stream that is over are answered. A peer that never reads the answers cannot have them pile
-/// up.
-#[test]
-fn a_peer_that_does_not_read_ends_its_group() {
-    let mut w = World::<All>::new(2);
-    let (_, addr) = w.listen(1, All::local());
-    let honest = call(&mut w, addr);
-    let mut stranger = Stranger::call(&mut w, addr);
-    stranger.frame(1, GroupFrameKind::Open, &[]);
-    stranger.frame(1, GroupFrameKind::Reset, &ResetReason::Aborted.emit());
-    let head = GroupHead { stream: 1, kind: GroupFrameKind::Data, len: 1 }.emit();
-    let frames = [&head[..], b"x"].concat().repeat(1000);
-    let (mut at, mut sent) = (0, 0);
-    let ended = loop {
-        match stranger.0.write(&frames[at..]) {
-            Ok(n) => (at, sent) = ((at + n) % frames.len(), sent + n),
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => w.settle(),
-            Err(_) => break true,
-        }
-        if sent > 256 << 20 {
-            break false;
-        }
-    };
-    assert!(ended, "{sent} bytes were answered");
-    w.assert_alive(honest);
-}
-
-/// Streams whose requests do not come wait as connections do; random frames do no harm.
-#[test]
-fn random_frames_do_no_harm() {
-    let mut random = RandomSource::seeded(42);
-    let mut w = World::<All>::new(2);
-    let (_, addr) = w.listen(1, All::local());
-    let honest = call(&mut w, addr);
-    for _ in 0..60 {
-        let mut stranger = Stranger::call(&mut w, addr);
-        let mut opened = 0;
-        for _ in 0..40 {
-            let word = random.next_u32();
-            let stream = 1 + word % 4;
-            let payload = vec![word.to_be_bytes()[3]; 1 + (word >> 8) as usize % 300];
-            match word >> 29 {
-                0 | 1 => {
-                    opened += 1;
-                    stranger.frame(opened, GroupFrameKind::Open, &[]);
-                }
-                2 => stranger.frame(stream, GroupFrameKind::Fin, &[]),
-                3 => stranger.frame(stream, GroupFrameKind::Reset, &[0; WORD]),
-                4 => stranger.frame(stream, GroupFrameKind::Window, &word.to_be_bytes()),
-                _ => stranger.frame(stream, GroupFrameKind::Data, &payload),
-            }
-        }
-        w.settle();
-    }
-    while w.rnics[1].poll_event().is_some() {}
-    w.assert_alive(honest);
-}
-
 /// A closed listener refuses, and one that came to its port instead is called anew.
 #[test]
 fn a_new_listener_at_the_port_gets_the_calls() {
@@ -453,7 +283,7 @@ fn a_group_without_links_is_closed() {
     let mut w = World::<All>::new(2);
     let (_, addr) = w.listen(1, All::local());
     let first = call(&mut w, addr);
-    let port = addrs(&w, first.a).0;
+    let tcp = carrier(&w, first.a);
     w.recv(first.b, 1, &[]);
     w.send(first.a, &SendWr { signaled: false, ..send_wr(1, &[]) });
     w.received(first.b);
@@ -461,12 +291,30 @@ fn a_group_without_links_is_closed() {
     w.ended(first.a, |cause| cause == DisconnectCause::Orderly);
     w.ended(first.b, |cause| cause == DisconnectCause::Orderly);
     let soon = call(&mut w, addr);
-    assert_eq!(addrs(&w, soon.a).0, port, "the group lingers");
+    assert_eq!(carrier(&w, soon.a), tcp, "the group lingers");
     w.disconnect(soon.a, Disconnect::Abort);
     w.ended(soon.a, |_| true);
     w.settle();
     w.skip(Duration::from_secs(11));
     w.settle();
     let late = call(&mut w, addr);
-    assert_ne!(addrs(&w, late.a).0, port);
+    assert_ne!(carrier(&w, late.a), tcp);
+}
+
+/// A dial whose program has chosen the port has a TCP connection of its own, with that port.
+#[test]
+fn a_port_that_was_bound_is_that_of_the_connection() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let free = TcpListener::bind(All::local()).unwrap().local_addr().unwrap();
+    let (a, b) = (w.end(0), w.end(1));
+    let now = w.now();
+    let bound = ConnParam { bind: Some(free), ..param(&[]) };
+    w.rnics[0].connect(a.qp, addr, &bound, now).unwrap();
+    let (req, _) = w.request(1);
+    let now = w.now();
+    w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();
+    w.established(a);
+    w.established(b);
+    assert_eq!((carrier(&w, a), addrs(&w, a).0, addrs(&w, b).1), (free, free, free));
 }

@@ -254,10 +254,10 @@ pub struct Options {
     /// and Ethernet have checksums of their own.
     pub crc: bool,
     /// The connections to one address and port beyond which further ones share a TCP connection, as a
-    /// link group. All connections of a group report the addresses of that TCP connection. This
-    /// concerns connects through an event queue of the program, over the software RNIC, to peers that
-    /// know groups. `None`: there are no groups, and a listener takes none. `EXS_LINK_GROUP` = a number,
-    /// or `off`. Default: 64.
+    /// link group (EXS extension). Each connection of a group has a port of its own, which the kernel
+    /// does not know. This concerns connects through an event queue of the program, over the software
+    /// RNIC, to peers that know groups. `None`: there are no groups, and a listener takes none.
+    /// `EXS_LINK_GROUP` = a number, or `off`. Default: 64.
     pub link_group: Option<u32>,
     /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.
     pub v6_only: bool,

@@ -36,6 +36,11 @@ pub(super) struct DialPlan {
 }
 
 impl DialPlan {
+    /// The address that the program has chosen for this end.
+    pub(super) fn bind(&self) -> Option<SocketAddr> {
+        self.bind
+    }
+
     pub(super) fn group_key(&self) -> GroupKey {
         let DialPlan { addr, bind, traffic_class, .. } = *self;
         GroupKey { addr, bind, traffic_class }

@@ -14,7 +14,8 @@
 //! +---------------+-------+-------------------+------------------+
 //! | stream        | kind  | length            | payload ...      |
 //! +---------------+-------+-------------------+------------------+
-//! kind 1 OPEN    length 0    begins a stream: only from the side that sent the hello
+//! kind 1 OPEN    length 4    begins a stream: only from the side that sent the hello. Two bytes: the
+//!                            port that the link at that end reports as its own; two bytes: 0
 //!      2 DATA    bytes of the stream, at most 65,536
 //!      3 WINDOW  length 4    the number of bytes that may be under way beyond the others
 //!      4 FIN     length 0    no more DATA from this side
@@ -34,7 +35,7 @@ pub const MAX_DATA: usize = 64 << 10;
 pub const VERSION: u16 = 1;
 /// The first byte of a hello, which no MPA frame has.
 pub const FIRST_BYTE: u8 = KEY_HELLO[0];
-/// Bytes of the payload of WINDOW and RESET.
+/// Bytes of the payload of OPEN, WINDOW and RESET.
 pub const WORD: usize = 4;
 
 const KEY_HELLO: &[u8; 16] = b"EXS Group Hello ";
@@ -154,9 +155,11 @@ impl GroupFrameKind {
     /// True if a frame of this kind may have a payload of `len` bytes.
     fn takes(self, len: u32) -> bool {
         match self {
-            GroupFrameKind::Open | GroupFrameKind::Fin => len == 0,
+            GroupFrameKind::Fin => len == 0,
             GroupFrameKind::Data => (1..=MAX_DATA).contains(&(len as usize)),
-            GroupFrameKind::Window | GroupFrameKind::Reset => len as usize == WORD,
+            GroupFrameKind::Open | GroupFrameKind::Window | GroupFrameKind::Reset => {
+                len as usize == WORD
+            }
         }
     }
 }
@@ -193,6 +196,18 @@ impl GroupHead {
         let [_, l0, l1, l2] = self.len.to_be_bytes();
         [s0, s1, s2, s3, self.kind.byte(), l0, l1, l2]
     }
+}
+
+/// Writes the payload of OPEN: the port that the link at the opening end reports as its own.
+pub fn emit_port(port: u16) -> [u8; WORD] {
+    let [p0, p1] = port.to_be_bytes();
+    [p0, p1, 0, 0]
+}
+
+/// Reads the payload of OPEN.
+pub fn parse_port(word: [u8; WORD]) -> u16 {
+    let [p0, p1, ..] = word;
+    u16::from_be_bytes([p0, p1])
 }
 
 /// Why a stream was reset.
@@ -266,7 +281,7 @@ mod tests {
     #[test]
     fn each_frame_has_these_bytes() {
         let kinds = [
-            (GroupFrameKind::Open, 0, [0, 0, 0, 7, 1, 0, 0, 0]),
+            (GroupFrameKind::Open, 4, [0, 0, 0, 7, 1, 0, 0, 4]),
             (GroupFrameKind::Data, 65_536, [0, 0, 0, 7, 2, 1, 0, 0]),
             (GroupFrameKind::Data, 1, [0, 0, 0, 7, 2, 0, 0, 1]),
             (GroupFrameKind::Window, 4, [0, 0, 0, 7, 3, 0, 0, 4]),
@@ -288,11 +303,18 @@ mod tests {
         }
         use GroupFrameKind::{Data, Fin, Open, Reset, Window};
         for (kind, len) in
-            [(Open, 1), (Data, 0), (Data, 65_537), (Window, 3), (Window, 5), (Fin, 1), (Reset, 0)]
+            [(Open, 0), (Data, 0), (Data, 65_537), (Window, 3), (Window, 5), (Fin, 1), (Reset, 0)]
         {
             let bytes = GroupHead { stream: 1, kind, len }.emit();
             assert_eq!(GroupHead::parse(&bytes), Err(GroupWireError::Length { kind, len }));
         }
+    }
+
+    #[test]
+    fn the_port_of_open_comes_first() {
+        assert_eq!(emit_port(0xC001), [0xC0, 1, 0, 0]);
+        assert_eq!(parse_port([0xC0, 1, 0, 0]), 0xC001);
+        assert_eq!(parse_port([0xC0, 1, 9, 9]), 0xC001, "the rest is for later versions");
     }
 
     #[test]

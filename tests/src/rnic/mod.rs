@@ -18,6 +18,7 @@ pub mod connections;
 pub mod extra;
 pub mod fairness;
 pub mod files;
+pub mod groups;
 pub mod handover;
 pub mod immediate;
 pub mod objects;

@@ -100,7 +100,7 @@ impl SoftRnic {
     }
 
     /// The peer opens a stream.
-    pub(super) fn take_open(&mut self, id: u32, stream: u32) {
+    pub(super) fn take_open(&mut self, id: u32, stream: u32, port: u16) {
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
         let GroupSide::Acceptor { listener } = group.side else {
             return self.spoil_group(id, "OPEN from the side that was dialed");
@@ -118,7 +118,8 @@ impl SoftRnic {
         }
         listening.acceptor.opened(id, stream);
         group.pending += 1;
-        group.streams.insert(stream, StreamHolder::Waiting { early: Vec::new(), fin: false });
+        let waiting = StreamHolder::Waiting { early: Vec::new(), fin: false, port };
+        group.streams.insert(stream, waiting);
         self.listening.note_readable(listener);
         self.enqueue(Source::Listener(listener));
     }
@@ -135,13 +136,14 @@ impl SoftRnic {
         // The peer may have ended the stream, or the group.
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
         let Some(holder) = group.streams.get_mut(&number) else { return };
-        let StreamHolder::Waiting { early, fin } = holder else { return };
-        let (early, fin) = (std::mem::take(early), *fin);
+        let StreamHolder::Waiting { early, fin, port } = holder else { return };
+        let (early, fin, mut addrs) = (std::mem::take(early), *fin, group.addrs);
+        addrs.1.set_port(*port);
         let mut stream = GroupStream::new(id, number, group.window);
         stream.came = early.len() as u64;
         (stream.fin, stream.end) = (fin, fin.then_some(StreamEnd::Fin));
         let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));
-        let link = SoftLink::new(LinkStream::Grouped(stream), group.addrs, engine, owner, false);
+        let link = SoftLink::new(LinkStream::Grouped(stream), addrs, engine, owner, false);
         group.pending -= 1;
         let Ok(link) = self.links.insert(link) else {
             return self.reset_stream(id, number, ResetReason::Aborted);

@@ -13,15 +13,17 @@ use super::super::deferred::share;
 use super::super::dial::{DialPlan, SoftDial};
 use super::super::link::SoftLink;
 use super::{
-    GroupSide, GroupStage, GroupStream, LinkGroup, LinkGroups, LinkStream, StreamEnd, StreamHolder,
-    hello,
+    GroupSide, GroupStage, GroupStream, LinkGroup, LinkGroups, LinkStream, PORTS, StreamEnd,
+    StreamHolder, hello,
 };
 use crate::driver::{Conn, LinkOwner, Source};
 use crate::iwarp::IwarpEngine;
+#[cfg(any(test, feature = "internals"))]
+use crate::rnic::Qp;
 use crate::rnic::{QpState, RnicError, StarvedListener};
 use crate::sys::{self, IoVec, IoVecMut, SharedStream, TcpSendFlags};
 use crate::time::Time;
-use crate::wire::group::{GroupFrameKind, HELLO_LEN, HelloRepr};
+use crate::wire::group::{GroupFrameKind, HELLO_LEN, HelloRepr, emit_port};
 
 /// How long an end that takes no groups is remembered.
 const MEMORY: Duration = Duration::from_secs(60);
@@ -66,7 +68,9 @@ impl LinkGroups {
     pub(in crate::tcp) fn wants(&mut self, plan: &DialPlan, from: Option<u32>, now: Time) -> bool {
         let Some(from) = self.limit.or(from) else { return false };
         let links = self.dialed.get(&plan.addr).copied().unwrap_or_default();
-        if !plan.no_delay || links.count < from || links.attended {
+        // The program has chosen the port of this connection.
+        let chosen = plan.bind().is_some_and(|bind| bind.port() != 0);
+        if chosen || !plan.no_delay || links.count < from || links.attended {
             return false;
         }
         self.unable.retain(|(_, until)| *until > now);
@@ -91,6 +95,15 @@ impl LinkGroups {
 }
 
 impl SoftRnic {
+    /// The local address of the TCP connection that carries a queue pair: its own, or that of a group.
+    #[cfg(any(test, feature = "internals"))]
+    pub fn carrier(&self, qp: Qp) -> Option<SocketAddr> {
+        let Conn::Link(link) = self.qps.get(qp.0).ok()?.conn else { return None };
+        let link = self.links.get(link).ok()?;
+        let group = link.stream.grouped().map(|stream| self.parts.groups.table.get(stream.group));
+        group.map_or(Some(link.addrs.0), |group| group.ok().map(|group| group.addrs.0))
+    }
+
     /// A thread or a task waits for a link itself, which a link of a group does not allow. Most likely
     /// the program uses others so that it dials to the same address, or accepts at the same port.
     pub(in crate::tcp) fn keep_apart(&mut self, id: u32) {
@@ -154,7 +167,9 @@ impl SoftRnic {
             .map_err(|e| RnicError::os("connect", &e))?;
         let stream = share(mio::net::TcpStream::from_std(stream));
         let side = GroupSide::Dialer { key, pending: Vec::new() };
-        let group = LinkGroup::new(stream, (key.addr, key.addr), side, GroupStage::Connecting);
+        let mut group = LinkGroup::new(stream, (key.addr, key.addr), side, GroupStage::Connecting);
+        let [a, b, ..] = self.memory.random_u64().to_ne_bytes();
+        group.next_port = PORTS.start() | u16::from_ne_bytes([a, b]);
         let id = self.add_group(group)?;
         self.parts.groups.by_key.insert(key, id);
         self.turns.timers.set(Source::Group(id), now + timeout);
@@ -260,7 +275,9 @@ impl SoftRnic {
             engine.post_recv(buf)?;
         }
         let group = self.parts.groups.table.get_mut(id)?;
-        pair.addrs = Some(group.addrs);
+        let (mut addrs, port) = (group.addrs, group.take_port());
+        addrs.0.set_port(port);
+        pair.addrs = Some(addrs);
         let number = group.last.checked_add(1).ok_or(RnicError::Exhausted {
             what: "stream of a link group",
             asked: 1 << 32,
@@ -269,7 +286,7 @@ impl SoftRnic {
         })?;
         let stream = LinkStream::Grouped(GroupStream::new(id, number, group.window));
         let owner = LinkOwner::Qp(plan.qp);
-        let mut link = SoftLink::new(stream, group.addrs, engine, owner, false);
+        let mut link = SoftLink::new(stream, addrs, engine, owner, false);
         link.base.attempt = Some(plan.attempt);
         link.dialed = Some(plan.addr);
         if let Some(stream) = link.stream.grouped_mut() {
@@ -278,7 +295,7 @@ impl SoftRnic {
         let link = self.links.insert(link)?;
         group.last = number;
         group.streams.insert(number, StreamHolder::Link(link));
-        group.output.control(number, GroupFrameKind::Open, &[]);
+        group.output.control(number, GroupFrameKind::Open, &emit_port(port));
         self.parts.groups.mark_dirty(id);
         Ok(link)
     }

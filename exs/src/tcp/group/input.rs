@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn frames_are_the_same_however_they_are_cut() {
         let bytes = [
-            frame(1, GroupFrameKind::Open, &[]),
+            frame(1, GroupFrameKind::Open, &[0xC0, 1, 0, 0]),
             frame(1, GroupFrameKind::Data, b"one"),
             frame(2, GroupFrameKind::Data, &[7; MAX_DATA]),
             frame(1, GroupFrameKind::Window, &[1, 2, 3, 4]),
@@ -145,7 +145,7 @@ mod tests {
         ]
         .concat();
         let expect = vec![
-            (101, vec![]),
+            (101, vec![0xC0, 1, 0, 0]),
             (1, b"one".to_vec()),
             (2, vec![7; MAX_DATA]),
             (101, vec![1, 2, 3, 4]),

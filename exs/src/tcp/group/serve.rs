@@ -6,7 +6,7 @@ use super::input::{GroupBytes, InputPart};
 use super::{GroupStage, MAX_EARLY, StreamEnd, StreamHolder, WINDOW};
 use crate::driver::Source;
 use crate::time::Time;
-use crate::wire::group::{GroupFrameKind, GroupHead, ResetReason, WORD};
+use crate::wire::group::{GroupFrameKind, GroupHead, ResetReason, WORD, parse_port};
 
 /// Bytes that a group may bring in one turn.
 const BUDGET: usize = 1 << 20;
@@ -74,7 +74,7 @@ impl SoftRnic {
         let bytes = &self.parts.lookahead[at..end];
         let link = match group.streams.get_mut(&stream) {
             Some(StreamHolder::Link(link)) => *link,
-            Some(StreamHolder::Waiting { early, fin }) => {
+            Some(StreamHolder::Waiting { early, fin, .. }) => {
                 if *fin || early.len() + bytes.len() > MAX_EARLY {
                     self.spoil_group(id, "a stream sends more than a request");
                 } else {
@@ -129,7 +129,7 @@ impl SoftRnic {
     /// A frame that is no DATA.
     fn take_control(&mut self, id: u32, head: GroupHead, word: [u8; WORD]) {
         let end = match head.kind {
-            GroupFrameKind::Open => return self.take_open(id, head.stream),
+            GroupFrameKind::Open => return self.take_open(id, head.stream, parse_port(word)),
             GroupFrameKind::Window => return self.take_credit(id, head.stream, word),
             GroupFrameKind::Fin => StreamEnd::Fin,
             GroupFrameKind::Reset => StreamEnd::Reset(match ResetReason::parse(word) {

@@ -1,0 +1,165 @@
+//! What strangers can do to link groups of the software RNIC: nothing to others, and little to their own.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use exs::rnic::Rnic;
+use exs::sys::RandomSource;
+use exs::wire::group::{
+    GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, LEAST_WINDOW, ResetReason, WORD,
+};
+use exs_tests::rnic::groups::{All, call};
+use exs_tests::rnic::{Harness, World};
+
+/// A stranger that is in a group with a listener.
+struct Stranger(TcpStream);
+
+impl Stranger {
+    fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Stranger {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1 };
+        stream.write_all(&hello.emit()).unwrap();
+        let mut answer = [0; HELLO_LEN];
+        w.until("the answer", |_| stream.read_exact(&mut answer).ok());
+        HelloRepr::parse(&answer, true).unwrap();
+        Stranger(stream)
+    }
+
+    fn frame(&mut self, stream: u32, kind: GroupFrameKind, payload: &[u8]) {
+        let len = u32::try_from(payload.len()).unwrap();
+        self.0.write_all(&GroupHead { stream, kind, len }.emit()).unwrap();
+        self.0.write_all(payload).unwrap();
+    }
+
+    /// The end of what comes: true if there is one within some turns.
+    fn ended<H: Harness>(&mut self, w: &mut World<H>) -> bool {
+        let mut bytes = [0; 4096];
+        (0..200).any(|_| {
+            w.step(Duration::from_millis(1));
+            loop {
+                match self.0.read(&mut bytes) {
+                    Ok(0) => return true,
+                    Ok(_) => {}
+                    Err(e) => return e.kind() != std::io::ErrorKind::WouldBlock,
+                }
+            }
+        })
+    }
+}
+
+/// Each broken rule ends the group of the peer that broke it, and no other.
+#[test]
+fn bad_frames_end_their_group() {
+    use GroupFrameKind::{Data, Fin, Open, Reset, Window};
+    type Bad = (&'static str, fn(&mut Stranger));
+    let bad: [Bad; 8] = [
+        ("no such kind", |s| s.0.write_all(&[0, 0, 0, 1, 9, 0, 0, 0]).unwrap()),
+        ("too long", |s| s.0.write_all(&[0, 0, 0, 1, 2, 255, 255, 255]).unwrap()),
+        ("a word too short", |s| s.0.write_all(&[0, 0, 0, 1, 3, 0, 0, 3]).unwrap()),
+        ("out of order", |s| s.frame(2, Open, &[0xC0, 1, 0, 0])),
+        ("twice", |s| (0..2).for_each(|_| s.frame(1, Open, &[0xC0, 1, 0, 0]))),
+        ("not opened", |s| s.frame(1, Data, b"x")),
+        ("the end of nothing", |s| s.frame(7, Fin, &[])),
+        ("the reset of nothing", |s| s.frame(7, Reset, &[0; WORD])),
+    ];
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    for (what, act) in bad {
+        let mut stranger = Stranger::call(&mut w, addr);
+        act(&mut stranger);
+        assert!(stranger.ended(&mut w), "{what}");
+        w.assert_alive(honest);
+    }
+    // Credit for a stream that is unknown, and the end of one that was refused, are no faults.
+    let mut stranger = Stranger::call(&mut w, addr);
+    stranger.frame(9, Window, &[0; WORD]);
+    stranger.frame(1, Open, &[0xC0, 1, 0, 0]);
+    stranger.frame(1, Reset, &ResetReason::Aborted.emit());
+    stranger.frame(1, Fin, &[]);
+    assert!(!stranger.ended(&mut w));
+}
+
+/// A stream that no listener has taken yet brings its request, and no more.
+#[test]
+fn a_stream_that_waits_for_its_listener_holds_little() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    w.rnics[1].limit_startups(1);
+    let mut stranger = Stranger::call(&mut w, addr);
+    // The first one has the only place for a start-up.
+    for stream in [1, 2] {
+        stranger.frame(stream, GroupFrameKind::Open, &[0xC0, 1, 0, 0]);
+        w.settle();
+    }
+    let most = LEAST_WINDOW as usize;
+    stranger.frame(2, GroupFrameKind::Data, &vec![0; most]);
+    w.settle();
+    let mut byte = [0];
+    let open = stranger.0.read(&mut byte).map_err(|e| e.kind());
+    assert_eq!(open, Err(std::io::ErrorKind::WouldBlock));
+    stranger.frame(2, GroupFrameKind::Data, b"x");
+    assert!(stranger.ended(&mut w));
+    w.assert_alive(honest);
+}
+
+/// Bytes of a stream that is over are answered. A peer that never reads the answers cannot have them pile
+/// up.
+#[test]
+fn a_peer_that_does_not_read_ends_its_group() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    let mut stranger = Stranger::call(&mut w, addr);
+    stranger.frame(1, GroupFrameKind::Open, &[0xC0, 1, 0, 0]);
+    stranger.frame(1, GroupFrameKind::Reset, &ResetReason::Aborted.emit());
+    let head = GroupHead { stream: 1, kind: GroupFrameKind::Data, len: 1 }.emit();
+    let frames = [&head[..], b"x"].concat().repeat(1000);
+    let (mut at, mut sent) = (0, 0);
+    let ended = loop {
+        match stranger.0.write(&frames[at..]) {
+            Ok(n) => (at, sent) = ((at + n) % frames.len(), sent + n),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => w.settle(),
+            Err(_) => break true,
+        }
+        if sent > 256 << 20 {
+            break false;
+        }
+    };
+    assert!(ended, "{sent} bytes were answered");
+    w.assert_alive(honest);
+}
+
+/// Streams whose requests do not come wait as connections do; random frames do no harm.
+#[test]
+fn random_frames_do_no_harm() {
+    let mut random = RandomSource::seeded(42);
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    for _ in 0..60 {
+        let mut stranger = Stranger::call(&mut w, addr);
+        let mut opened = 0;
+        for _ in 0..40 {
+            let word = random.next_u32();
+            let stream = 1 + word % 4;
+            let payload = vec![word.to_be_bytes()[3]; 1 + (word >> 8) as usize % 300];
+            match word >> 29 {
+                0 | 1 => {
+                    opened += 1;
+                    stranger.frame(opened, GroupFrameKind::Open, &[0xC0, 1, 0, 0]);
+                }
+                2 => stranger.frame(stream, GroupFrameKind::Fin, &[]),
+                3 => stranger.frame(stream, GroupFrameKind::Reset, &[0; WORD]),
+                4 => stranger.frame(stream, GroupFrameKind::Window, &word.to_be_bytes()),
+                _ => stranger.frame(stream, GroupFrameKind::Data, &payload),
+            }
+        }
+        w.settle();
+    }
+    while w.rnics[1].poll_event().is_some() {}
+    w.assert_alive(honest);
+}
