@@ -8,7 +8,9 @@ fn bench(args: &[&str]) -> Output {
 
 #[test]
 fn it_measures_the_stream_that_was_asked_for() {
-    for options in [&["--spawn"][..], &["--multi", "--processes"], &["--workers=5"]] {
+    for options in
+        [&["--spawn"][..], &["--multi", "--processes"], &["--workers", "5", "--processes"]]
+    {
         let args = ["many", "1", "--only=shm", "--connections=5"];
         let measured = bench(&[&args[..], options].concat());
         let figures = String::from_utf8(measured.stdout).unwrap();
@@ -21,10 +23,28 @@ fn it_measures_the_stream_that_was_asked_for() {
 }
 
 #[test]
-fn an_unknown_option_is_an_error() {
-    for option in ["--mutli", "--only=ftp", "--clients=0", "--connections=many", "--workers=0"] {
-        let refused = bench(&["echo", "1", option]);
+fn what_it_does_not_know_is_an_error() {
+    let bad: [(&[&str], &str); 6] = [
+        (&["echo", "1", "--mutli"], "--mutli"),
+        (&["echo", "1", "--only=ftp"], "ftp"),
+        (&["echo", "1", "--clients=0"], "--clients"),
+        (&["echo", "1", "--connections", "many"], "--connections"),
+        (&["echo", "1", "--workers=0"], "--workers"),
+        (&["ehco"], "ehco"),
+    ];
+    for (args, named) in bad {
+        let refused = bench(args);
         let error = String::from_utf8(refused.stderr).unwrap();
-        assert!(!refused.status.success() && error.contains(option), "{option}: {error}");
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(named) && error.contains("--help"), "{args:?}: {error}");
     }
+}
+
+#[test]
+fn its_help_names_each_scenario_and_option() {
+    let help = bench(&["--help"]);
+    let text = String::from_utf8(help.stdout).unwrap();
+    assert!(help.status.success(), "{text}");
+    let names = ["echo", "bulk", "http", "many", "--workers", "--processes", "--only", "--clients"];
+    assert!(names.iter().all(|name| text.contains(name)), "{text}");
 }

@@ -1,14 +1,4 @@
-//! Streams of EXS beside tokio's TCP, in one run: `exs-aio-bench [SCENARIO] [ROUNDS] [OPTION]...`.
-//!
-//! The scenarios are `echo` (64 bytes there and back), `bulk` (64 KiB writes one way), `http` (axum
-//! and hyper) and `many` (connections with an echo each). The default is all of them. Each round runs
-//! TCP, the software RNIC and shared memory one after the other. The figures are medians of the
-//! rounds. The server is in a thread with a runtime of its own.
-//!
-//! The options: `--workers=N`: runtimes of the kind multi_thread, with this many workers. `--multi`:
-//! the same with two workers. `--processes`: the server is a process. `--spawn`: client and server are
-//! tasks, not the future of `block_on`. `--only=tcp`, `--only=soft` or `--only=shm`: this kind of stream
-//! alone. `--clients=N`: the connections of `http` (8). `--connections=N`: those of `many` (1000).
+//! Streams of EXS beside tokio's TCP, in one run. `exs-aio-bench --help` lists the scenarios and options.
 
 use std::error::Error;
 use std::future::Future;
@@ -20,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::get;
+use clap::{Parser, ValueEnum, value_parser};
 use exs::aio::{AsyncListener, AsyncStream};
 use exs::{Options, Transport};
 use http_body_util::{BodyExt, Full};
@@ -33,18 +24,86 @@ use tokio::runtime::{Builder, Runtime};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the command line says.
-#[derive(Default)]
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// All of them.
+    All,
+    /// 64 bytes there and back.
+    Echo,
+    /// Writes of 64 KiB, one way.
+    Bulk,
+    /// Requests of hyper clients to an axum server.
+    Http,
+    /// Connections with an echo each.
+    Many,
+}
+
+/// A kind of stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// tokio's TcpStream.
+    Tcp,
+    /// EXS over the software RNIC.
+    Soft,
+    /// EXS over shared memory.
+    Shm,
+}
+
+/// Measures streams of EXS beside tokio's TcpStream, in one run.
+///
+/// Each round runs TCP, the software RNIC and shared memory one after the other. The figures are medians
+/// of the rounds, and the ratios are those to TCP. The server is in a thread with a runtime of its own.
+#[derive(Parser)]
+#[command(version)]
 struct Config {
-    /// The workers of each runtime. None: runtimes of one thread.
+    /// What to measure.
+    #[arg(value_enum, default_value = "all")]
+    scenario: Scenario,
+    /// Rounds.
+    #[arg(default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Run runtimes of the kind multi_thread, with N workers. Otherwise each has one thread.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     workers: Option<u32>,
+    /// The same as --workers=2.
+    #[arg(long, conflicts_with = "workers")]
+    multi: bool,
+    /// Run the server as a process.
+    #[arg(long)]
     processes: bool,
+    /// Run client and server as tasks, and not as the future of block_on.
+    #[arg(long)]
     spawn: bool,
-    only: Option<String>,
+    /// Measure this kind of stream alone.
+    #[arg(long, value_enum)]
+    only: Option<Kind>,
+    /// Connections of http.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(1..))]
     clients: u32,
+    /// Connections of many.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = value_parser!(u32).range(1..))]
     connections: u32,
     /// This process is the server of another one.
+    #[arg(long, hide = true)]
     serves: bool,
+}
+
+impl Config {
+    fn workers(&self) -> Option<u32> {
+        self.workers.or(self.multi.then_some(2))
+    }
+
+    /// The command line of the process with the server.
+    fn of_server(&self, scenario: Scenario, only: Kind) -> Vec<String> {
+        let mut args = vec![name_of(scenario), "1".to_owned(), "--serves".to_owned()];
+        args.push(format!("--only={}", name_of(only)));
+        args.push(format!("--clients={}", self.clients));
+        args.push(format!("--connections={}", self.connections));
+        args.extend(self.workers().map(|workers| format!("--workers={workers}")));
+        args.extend(self.spawn.then(|| "--spawn".to_owned()));
+        args
+    }
 }
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
@@ -53,10 +112,9 @@ fn config() -> &'static Config {
     CONFIG.get().expect("main sets it first of all")
 }
 
-/// A kind of stream.
+/// The listeners and streams of a kind.
 trait Net: Copy + Send + Sync + 'static {
-    /// Its name on the command line.
-    fn name(self) -> &'static str;
+    fn kind(self) -> Kind;
 
     type Listener: Send;
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
@@ -74,8 +132,8 @@ impl Net for Tcp {
     type Listener = TcpListener;
     type Stream = TcpStream;
 
-    fn name(self) -> &'static str {
-        "tcp"
+    fn kind(self) -> Kind {
+        Kind::Tcp
     }
 
     async fn listen(self) -> io::Result<(TcpListener, SocketAddr)> {
@@ -108,8 +166,8 @@ impl Net for Exs {
     type Listener = AsyncListener;
     type Stream = AsyncStream;
 
-    fn name(self) -> &'static str {
-        if self.0 == Transport::Soft { "soft" } else { "shm" }
+    fn kind(self) -> Kind {
+        if self.0 == Transport::Soft { Kind::Soft } else { Kind::Shm }
     }
 
     async fn listen(self) -> io::Result<(AsyncListener, SocketAddr)> {
@@ -134,7 +192,7 @@ impl Net for Exs {
 
 fn runtime() -> Result<Runtime> {
     let mut builder = Builder::new_current_thread();
-    if let Some(workers) = config().workers {
+    if let Some(workers) = config().workers() {
         builder = Builder::new_multi_thread();
         builder.worker_threads(usize::try_from(workers)?);
     }
@@ -169,7 +227,7 @@ where
 
 /// Runs `serve` with a listener beside `client`, which gets its address: in a thread or in a process.
 fn beside<N: Net, S, C, T>(
-    scenario: &str,
+    scenario: Scenario,
     net: N,
     serve: impl FnOnce(N::Listener) -> S + Send + 'static,
     client: impl FnOnce(SocketAddr) -> C,
@@ -184,12 +242,8 @@ where
         std::process::exit(0);
     }
     if config().processes {
-        let own = |arg: &String| arg == "--processes" || arg.starts_with("--only=");
-        let args = std::env::args().skip(1).filter(|arg| arg.starts_with("--") && !own(arg));
-        let only = format!("--only={}", net.name());
         let mut server = Command::new(std::env::current_exe()?)
-            .args([scenario, "1", "--serves", &only])
-            .args(args)
+            .args(config().of_server(scenario, net.kind()))
             .stdout(Stdio::piped())
             .spawn()?;
         let mut addr = String::new();
@@ -219,7 +273,7 @@ fn echo<N: Net>(net: N) -> Result<f64> {
         }
         Ok(())
     };
-    beside("echo", net, serve, move |addr| async move {
+    beside(Scenario::Echo, net, serve, move |addr| async move {
         let mut stream = net.connect(addr).await?;
         let mut bytes = [7; 64];
         let mut begun = Instant::now();
@@ -254,7 +308,7 @@ fn bulk<N: Net>(net: N) -> Result<f64> {
         stream.write_all(b"x").await?;
         Ok(())
     };
-    beside("bulk", net, serve, move |addr| async move {
+    beside(Scenario::Bulk, net, serve, move |addr| async move {
         let mut stream = net.connect(addr).await?;
         let bytes = vec![7; LEN];
         let begun = Instant::now();
@@ -289,7 +343,7 @@ fn http<N: Net>(net: N) -> Result<f64> {
     };
     let clients = config().clients;
     let requests = ALL.div_ceil(clients);
-    beside("http", net, serve, move |addr| async move {
+    beside(Scenario::Http, net, serve, move |addr| async move {
         ask(dial(net, addr).await?, "/", 100).await?;
         let mut dialed = Vec::new();
         for _ in 0..clients {
@@ -344,7 +398,7 @@ fn many<N: Net>(net: N) -> Result<f64> {
         }
         Ok(())
     };
-    beside("many", net, serve, move |addr| async move {
+    beside(Scenario::Many, net, serve, move |addr| async move {
         let begun = Instant::now();
         let mut open = Vec::new();
         let mut bytes = [7; 64];
@@ -365,55 +419,28 @@ fn median(figures: &mut [f64]) -> f64 {
     figures[figures.len() / 2]
 }
 
-impl Config {
-    fn of(options: &[String]) -> Result<Config> {
-        let mut config = Config { clients: 8, connections: 1000, ..Config::default() };
-        for option in options {
-            match option.split_once('=').unwrap_or((option, "")) {
-                ("--multi", "") => config.workers = Some(2),
-                ("--workers", n) => config.workers = Some(at_least_one(option, n)?),
-                ("--processes", "") => config.processes = true,
-                ("--spawn", "") => config.spawn = true,
-                ("--serves", "") => config.serves = true,
-                ("--only", net @ ("tcp" | "soft" | "shm")) => config.only = Some(net.to_owned()),
-                ("--clients", n) => config.clients = at_least_one(option, n)?,
-                ("--connections", n) => config.connections = at_least_one(option, n)?,
-                _ => return Err(format!("there is no option {option}").into()),
-            }
-        }
-        Ok(config)
-    }
-}
-
-fn at_least_one(option: &str, n: &str) -> Result<u32> {
-    match n.parse() {
-        Ok(n @ 1..) => Ok(n),
-        _ => Err(format!("{option} needs a number of at least 1").into()),
-    }
+/// The name of a scenario or a kind on the command line.
+fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 fn main() -> Result<()> {
-    let (options, args): (Vec<_>, Vec<_>) =
-        std::env::args().skip(1).partition(|arg| arg.starts_with("--"));
-    let config = Config::of(&options)?;
-    let config = CONFIG.get_or_init(|| config);
-    let wanted = args.first().map_or("all", |name| name);
-    let rounds: usize = args.get(1).map_or(Ok(5), |n| n.parse())?;
-    let run = |name: &str, unit: &str, scale: f64, f: &dyn Fn(usize) -> Result<f64>| {
-        if wanted != "all" && wanted != name {
+    let config = CONFIG.get_or_init(Config::parse);
+    let run = |scenario, unit: &str, scale: f64, f: &dyn Fn(Kind) -> Result<f64>| {
+        if ![Scenario::All, scenario].contains(&config.scenario) {
             return Ok(());
         }
         let mut figures = [const { Vec::new() }; 3];
-        for _ in 0..rounds {
-            for (net, figures) in figures.iter_mut().enumerate() {
-                let net_name = ["tcp", "soft", "shm"][net];
-                let runs = config.only.as_deref().is_none_or(|only| only == net_name);
-                figures.push(if runs { f(net)? * scale } else { f64::NAN });
+        for _ in 0..config.rounds {
+            for (kind, figures) in Kind::value_variants().iter().zip(&mut figures) {
+                let runs = config.only.is_none_or(|only| only == *kind);
+                figures.push(if runs { f(*kind)? * scale } else { f64::NAN });
             }
         }
         let [tcp, soft, shm] = figures.each_mut().map(|f| median(f));
         println!(
-            "{name:6} tcp {tcp:10.2} {unit:9} soft {soft:10.2} ({:.2})  shm {shm:10.2} ({:.2})",
+            "{:6} tcp {tcp:10.2} {unit:9} soft {soft:10.2} ({:.2})  shm {shm:10.2} ({:.2})",
+            name_of(scenario),
             soft / tcp,
             shm / tcp
         );
@@ -421,16 +448,16 @@ fn main() -> Result<()> {
     };
     macro_rules! each {
         ($scenario:ident) => {
-            &|net| match net {
-                0 => $scenario(Tcp),
-                1 => $scenario(Exs(Transport::Soft)),
-                _ => $scenario(Exs(Transport::Shm)),
+            &|kind| match kind {
+                Kind::Tcp => $scenario(Tcp),
+                Kind::Soft => $scenario(Exs(Transport::Soft)),
+                Kind::Shm => $scenario(Exs(Transport::Shm)),
             }
         };
     }
-    run("echo", "us", 1e6, each!(echo))?;
-    run("bulk", "GB/s", 1e-9, each!(bulk))?;
-    run("http", "requests/s", 1.0, each!(http))?;
-    run("many", "conns/s", 1.0, each!(many))?;
+    run(Scenario::Echo, "us", 1e6, each!(echo))?;
+    run(Scenario::Bulk, "GB/s", 1e-9, each!(bulk))?;
+    run(Scenario::Http, "requests/s", 1.0, each!(http))?;
+    run(Scenario::Many, "conns/s", 1.0, each!(many))?;
     Ok(())
 }
