@@ -18,7 +18,8 @@ pub fn few_bytes_across_a_page_are_sent<H: Harness>() {
     let src = w.buf(p.a, bytes.clone(), Access::LOCAL_READ);
     let dst = w.zeros(p.b, LONG + 64);
     let sink = w.zeros(p.b, 64);
-    let border = PAGE - usize::try_from(src.addr()).unwrap() % PAGE;
+    // The second one at the earliest, so that there are bytes before it.
+    let border = 2 * PAGE - usize::try_from(src.addr()).unwrap() % PAGE;
     for len in [2, 4, 7, 8, 16, 31, 32, 33, 64] {
         for before in [1, 3, len / 2, len - 1] {
             let few = [src.part(border - before, len)];
