@@ -281,8 +281,12 @@ pub trait Traffic: LinkSetup {
     fn flush_later(_driver: &mut Driver<Self>, _id: u32, _now: Time) -> bool {
         false
     }
-    /// Keeps what several links send together, or lets it go (`Rnic::hold_writes`).
-    fn hold_writes(_driver: &mut Driver<Self>, _holds: bool) {}
+    /// Keeps what several links send together (`Rnic::hold_writes`).
+    fn hold_writes(_driver: &mut Driver<Self>) -> bool {
+        false
+    }
+    /// Lets it go.
+    fn release_writes(_driver: &mut Driver<Self>) {}
     /// The doorbell of the whole driver rang.
     fn doorbell_rang(_driver: &mut Driver<Self>) {}
     /// The earliest deadline of work that has no [`Source`]. None: there is no such work.

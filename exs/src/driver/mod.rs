@@ -200,8 +200,11 @@ impl<L: Traffic> Rnic for Driver<L> {
     fn flush_later(&mut self, qp: Qp, now: Time) -> bool {
         self.link_of(qp).is_some_and(|id| L::flush_later(self, id, now))
     }
-    fn hold_writes(&mut self, holds: bool) {
-        L::hold_writes(self, holds);
+    fn hold_writes(&mut self) -> bool {
+        L::hold_writes(self)
+    }
+    fn release_writes(&mut self) {
+        L::release_writes(self);
     }
     fn try_send_eager(
         &mut self,

@@ -169,9 +169,14 @@ pub trait Rnic: Send {
     fn flush_later(&mut self, _qp: Qp, _now: Time) -> bool {
         false
     }
-    /// Keeps what leaves from now on together, for connections that share a stream to their peer. A
-    /// call with false ends the effect of a call with true, and what was kept leaves with the last.
-    fn hold_writes(&mut self, _holds: bool) {}
+    /// Keeps what leaves from now on together, for connections that share a stream to their peer, until
+    /// as many calls of [`Rnic::release_writes`]. False, and nothing has happened: no connections do.
+    fn hold_writes(&mut self) -> bool {
+        false
+    }
+    /// Ends the effect of a call of [`Rnic::hold_writes`] that returned true. With the last of them, what
+    /// was kept leaves.
+    fn release_writes(&mut self) {}
     /// Rings the doorbell, but leaves the write to the caller, which makes it when it no longer has
     /// the RNIC. Returns None, and does nothing, if that is not possible: the caller must call
     /// [`Rnic::flush`].

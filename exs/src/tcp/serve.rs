@@ -72,8 +72,15 @@ impl Traffic for SoftLink {
         driver.finish_turn(id, now);
         true
     }
-    fn hold_writes(driver: &mut SoftRnic, holds: bool) {
-        driver.hold_groups(holds);
+    fn hold_writes(driver: &mut SoftRnic) -> bool {
+        let any = driver.parts.groups.any();
+        if any {
+            driver.hold_groups(true);
+        }
+        any
+    }
+    fn release_writes(driver: &mut SoftRnic) {
+        driver.hold_groups(false);
     }
     fn serve(driver: &mut SoftRnic, id: u32, now: Time) {
         driver.serve_link(id, now);

@@ -59,6 +59,8 @@ pub(crate) struct Device {
     /// The errno of reads that have ended early, by queue pair and `wr_id`.
     pub(super) short_files: HashMap<(Qp, u64), i32>,
     registrar: Registrar,
+    /// Some connections share a stream to their peer, as the last run has found.
+    pub(super) shares_streams: bool,
     /// The answers that may leave together.
     pub(super) answers: AnswerBurst,
 }
@@ -104,6 +106,7 @@ impl Device {
             staging,
             short_files,
             registrar: registrar.clone(),
+            shares_streams: false,
             answers: AnswerBurst::default(),
         }
     }

@@ -176,7 +176,8 @@ impl Engine {
     pub(super) fn ring_for(&mut self, index: u32, len: usize, defers: bool, call: &mut Call<'_>) {
         let (s, now) = (&mut self.sockets[index], call.now());
         let d = &mut self.devices[s.place.device];
-        let (alone, answers) = (!s.burst.grow(len, now), d.answers.grow(len, now));
+        let alone = !s.burst.grow(len, now);
+        let answers = d.shares_streams && d.answers.grow(len, now);
         if call.may_share()
             && answers
             && let Some(qp) = s.qp
@@ -254,7 +255,10 @@ impl Engine {
             }
         }
         self.more |= left == 0;
-        self.devices[device].answers.expect(MESSAGES - left, now);
+        let d = &mut self.devices[device];
+        if d.shares_streams {
+            d.answers.expect(MESSAGES - left, now);
+        }
         left < MESSAGES
     }
 

@@ -203,7 +203,7 @@ impl Engine {
     pub(super) fn run(&mut self, now: Time, spin: bool, ringing: Ringing) -> bool {
         self.runs += 1;
         let overdue = self.collect_released(now);
-        self.devices.hold_writes(true);
+        self.devices.hold_writes();
         self.skim(now);
         if spin && self.devices.spin(now) {
             self.skim(now);
@@ -218,7 +218,7 @@ impl Engine {
         self.settle(now, ringing);
         self.give_up_overdue(&overdue, now);
         self.ring_doorbells(now);
-        self.devices.hold_writes(false);
+        self.devices.release_writes();
         std::mem::take(&mut self.more) || more || self.sockets.has_lazy()
     }
 
@@ -286,8 +286,10 @@ impl Engine {
                 break;
             }
             any = true;
-            let received = wcs.iter().filter(|wc| wc.op == WcOp::Recv).count();
-            self.devices[device].answers.expect(received, now);
+            if self.devices[device].shares_streams {
+                let received = wcs.iter().filter(|wc| wc.op == WcOp::Recv).count();
+                self.devices[device].answers.expect(received, now);
+            }
             for wc in &wcs {
                 self.handle_wc(device, wc, now);
             }

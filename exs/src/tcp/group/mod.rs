@@ -321,6 +321,11 @@ impl Default for LinkGroups {
 }
 
 impl LinkGroups {
+    /// True if there are groups.
+    pub(super) fn any(&self) -> bool {
+        self.table.iter().next().is_some()
+    }
+
     /// When a turn is due for what the groups have to do.
     pub(super) fn due(&self) -> Option<Time> {
         let idle = self.dirty.is_empty() && self.emptied.is_empty() && self.input.is_none();

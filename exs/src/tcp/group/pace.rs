@@ -76,6 +76,9 @@ impl PacedDials {
 
     /// The next dial that can have a place, and its place.
     fn next(&mut self) -> Option<(u32, DialPlace)> {
+        if self.0.is_empty() {
+            return None;
+        }
         self.0.retain(|_, turns| !turns.is_over());
         let turns = self.0.values_mut().find(|turns| turns.is_due())?;
         let place = DialPlace { _place: Arc::clone(&turns.places) };

@@ -159,9 +159,18 @@ impl DeviceTable {
         self.list.iter_mut().fold(false, |any, d| d.rnic.spin(now) | any)
     }
 
-    /// Keeps what connections send together, or lets it go (`Rnic::hold_writes`).
-    pub(super) fn hold_writes(&mut self, holds: bool) {
-        self.list.iter_mut().for_each(|d| d.rnic.hold_writes(holds));
+    /// Keeps what connections send together until the end of a run. Only over the software RNIC do
+    /// connections share a stream.
+    pub(super) fn hold_writes(&mut self) {
+        let d = &mut self[SOFT];
+        d.shares_streams = d.rnic.hold_writes();
+    }
+
+    /// Lets go what was held.
+    pub(super) fn release_writes(&mut self) {
+        if self[SOFT].shares_streams {
+            self[SOFT].rnic.release_writes();
+        }
     }
 
     /// Moves what the devices can move. True if there is more to do at once.
