@@ -9,8 +9,12 @@ use exs::sys::RandomSource;
 use exs::wire::group::{
     GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, LEAST_WINDOW, ResetReason, WORD,
 };
+use exs_tests::harness::Watchdog;
 use exs_tests::rnic::groups::{All, call};
 use exs_tests::rnic::{Harness, World};
+
+/// The payload of OPEN.
+const PORT: [u8; WORD] = [0xC0, 1, 0, 0];
 
 /// A stranger that is in a group with a listener.
 struct Stranger(TcpStream);
@@ -58,8 +62,8 @@ fn bad_frames_end_their_group() {
         ("no such kind", |s| s.0.write_all(&[0, 0, 0, 1, 9, 0, 0, 0]).unwrap()),
         ("too long", |s| s.0.write_all(&[0, 0, 0, 1, 2, 255, 255, 255]).unwrap()),
         ("a word too short", |s| s.0.write_all(&[0, 0, 0, 1, 3, 0, 0, 3]).unwrap()),
-        ("out of order", |s| s.frame(2, Open, &[0xC0, 1, 0, 0])),
-        ("twice", |s| (0..2).for_each(|_| s.frame(1, Open, &[0xC0, 1, 0, 0]))),
+        ("out of order", |s| s.frame(2, Open, &PORT)),
+        ("twice", |s| (0..2).for_each(|_| s.frame(1, Open, &PORT))),
         ("not opened", |s| s.frame(1, Data, b"x")),
         ("the end of nothing", |s| s.frame(7, Fin, &[])),
         ("the reset of nothing", |s| s.frame(7, Reset, &[0; WORD])),
@@ -76,7 +80,7 @@ fn bad_frames_end_their_group() {
     // Credit for a stream that is unknown, and the end of one that was refused, are no faults.
     let mut stranger = Stranger::call(&mut w, addr);
     stranger.frame(9, Window, &[0; WORD]);
-    stranger.frame(1, Open, &[0xC0, 1, 0, 0]);
+    stranger.frame(1, Open, &PORT);
     stranger.frame(1, Reset, &ResetReason::Aborted.emit());
     stranger.frame(1, Fin, &[]);
     assert!(!stranger.ended(&mut w));
@@ -92,7 +96,7 @@ fn a_stream_that_waits_for_its_listener_holds_little() {
     let mut stranger = Stranger::call(&mut w, addr);
     // The first one has the only place for a start-up.
     for stream in [1, 2] {
-        stranger.frame(stream, GroupFrameKind::Open, &[0xC0, 1, 0, 0]);
+        stranger.frame(stream, GroupFrameKind::Open, &PORT);
         w.settle();
     }
     let most = LEAST_WINDOW as usize;
@@ -106,6 +110,28 @@ fn a_stream_that_waits_for_its_listener_holds_little() {
     w.assert_alive(honest);
 }
 
+/// A stream whose request does not come gives its place for a start-up to another, as a connection does.
+#[test]
+fn a_silent_stream_gives_its_place_to_another() {
+    let _dog = Watchdog::new("a silent stream");
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    w.rnics[1].limit_startups(1);
+    let mut stranger = Stranger::call(&mut w, addr);
+    for stream in [1, 2] {
+        stranger.frame(stream, GroupFrameKind::Open, &PORT);
+        w.settle();
+    }
+    w.skip(Duration::from_millis(300));
+    w.settle();
+    let mut answer = [0; 12];
+    stranger.0.read_exact(&mut answer).unwrap();
+    let head = GroupHead { stream: 1, kind: GroupFrameKind::Reset, len: 4 }.emit();
+    assert_eq!(answer, [&head[..], &ResetReason::Aborted.emit()].concat()[..]);
+    w.assert_alive(honest);
+}
+
 /// Bytes of a stream that is over are answered. A peer that never reads the answers cannot have them pile
 /// up.
 #[test]
@@ -114,7 +140,7 @@ fn a_peer_that_does_not_read_ends_its_group() {
     let (_, addr) = w.listen(1, All::local());
     let honest = call(&mut w, addr);
     let mut stranger = Stranger::call(&mut w, addr);
-    stranger.frame(1, GroupFrameKind::Open, &[0xC0, 1, 0, 0]);
+    stranger.frame(1, GroupFrameKind::Open, &PORT);
     stranger.frame(1, GroupFrameKind::Reset, &ResetReason::Aborted.emit());
     let head = GroupHead { stream: 1, kind: GroupFrameKind::Data, len: 1 }.emit();
     let frames = [&head[..], b"x"].concat().repeat(1000);
@@ -150,7 +176,7 @@ fn random_frames_do_no_harm() {
             match word >> 29 {
                 0 | 1 => {
                     opened += 1;
-                    stranger.frame(opened, GroupFrameKind::Open, &[0xC0, 1, 0, 0]);
+                    stranger.frame(opened, GroupFrameKind::Open, &PORT);
                 }
                 2 => stranger.frame(stream, GroupFrameKind::Fin, &[]),
                 3 => stranger.frame(stream, GroupFrameKind::Reset, &[0; WORD]),

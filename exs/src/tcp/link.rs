@@ -238,7 +238,11 @@ impl SoftLink {
 
     /// recvmsg(2) for `asked` bytes. Returns 0 if none came, and records why.
     fn read(&mut self, vecs: &mut [IoVecMut<'_>], asked: usize) -> usize {
-        let Some(stream) = self.stream.own() else { return 0 };
+        let Some(stream) = self.stream.own() else {
+            // The group reads. `receive` asks for as long as the link counts as readable.
+            self.ready.readable = false;
+            return 0;
+        };
         let read = sys::receive(&**stream, vecs);
         self.note_read(read, asked)
     }
