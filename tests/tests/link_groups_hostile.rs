@@ -4,13 +4,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use exs::rnic::Rnic;
+use exs::rnic::{ListenOpts, Rnic};
 use exs::sys::RandomSource;
 use exs::wire::group::{
     GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, LEAST_WINDOW, ResetReason, WORD,
 };
 use exs_tests::harness::Watchdog;
 use exs_tests::rnic::groups::{All, call};
+use exs_tests::rnic::world::{listen_opts, param};
 use exs_tests::rnic::{Harness, World};
 
 /// The payload of OPEN.
@@ -129,6 +130,42 @@ fn a_silent_stream_gives_its_place_to_another() {
     stranger.0.read_exact(&mut answer).unwrap();
     let head = GroupHead { stream: 1, kind: GroupFrameKind::Reset, len: 4 }.emit();
     assert_eq!(answer, [&head[..], &ResetReason::Aborted.emit()].concat()[..]);
+    w.assert_alive(honest);
+}
+
+/// Streams that the peer ends before the listener has come to them count as those that wait.
+#[test]
+fn streams_that_end_unaccepted_are_limited() {
+    const MOST: u32 = 1 << 14;
+    const REQUESTS: u32 = 16;
+    let mut w = World::<All>::new(2);
+    let opts = ListenOpts { backlog: REQUESTS, ..listen_opts() };
+    let listener = w.rnics[1].listen(All::local(), &opts).unwrap();
+    let addr = w.rnics[1].listener_addr(listener).unwrap();
+    let honest = call(&mut w, addr);
+    let mut stranger = Stranger::call(&mut w, addr);
+    // The listener takes nothing more until its program answers these.
+    for _ in 0..REQUESTS {
+        let (end, now) = (w.end(0), w.now());
+        w.rnics[0].connect(end.qp, addr, &param(&[]), now).unwrap();
+        w.request(1);
+    }
+    for n in 1..=MOST {
+        stranger.frame(n, GroupFrameKind::Open, &PORT);
+        stranger.frame(n, GroupFrameKind::Reset, &ResetReason::Aborted.emit());
+        if n % 256 == 0 {
+            w.settle();
+        }
+    }
+    w.settle();
+    let mut answer = [0; 12];
+    let none = stranger.0.read(&mut answer).map_err(|e| e.kind());
+    assert_eq!(none, Err(std::io::ErrorKind::WouldBlock), "they had room");
+    stranger.frame(1 + MOST, GroupFrameKind::Open, &PORT);
+    w.settle();
+    stranger.0.read_exact(&mut answer).unwrap();
+    let head = GroupHead { stream: 1 + MOST, kind: GroupFrameKind::Reset, len: 4 }.emit();
+    assert_eq!(answer, [&head[..], &ResetReason::Refused.emit()].concat()[..]);
     w.assert_alive(honest);
 }
 

@@ -135,6 +135,7 @@ impl SoftRnic {
         let deadline = now + listening.handshake_timeout;
         // The peer may have ended the stream, or the group.
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
+        group.pending -= 1;
         let Some(holder) = group.streams.get_mut(&number) else { return };
         let StreamHolder::Waiting { early, fin, port } = holder else { return };
         let (early, fin, mut addrs) = (std::mem::take(early), *fin, group.addrs);
@@ -144,7 +145,6 @@ impl SoftRnic {
         (stream.fin, stream.end) = (fin, fin.then_some(StreamEnd::Fin));
         let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));
         let link = SoftLink::new(LinkStream::Grouped(stream), addrs, engine, owner, false);
-        group.pending -= 1;
         let Ok(link) = self.links.insert(link) else {
             return self.reset_stream(id, number, ResetReason::Aborted);
         };
@@ -170,9 +170,6 @@ impl SoftRnic {
             })
             .collect();
         for (id, number) in waiting {
-            if let Ok(group) = self.parts.groups.table.get_mut(id) {
-                group.pending -= 1;
-            }
             self.reset_stream(id, number, ResetReason::Refused);
         }
     }

@@ -200,7 +200,7 @@ pub(super) struct LinkGroup {
     /// Streams that the peer takes at a time.
     most: u32,
     streams: HashMap<u32, StreamHolder, BuildHasherDefault<KeyHasher>>,
-    /// Those that wait for a listener.
+    /// Streams that the listener has not come to yet, and those of them that the peer has ended since.
     pending: usize,
     /// The stream that was opened last.
     last: u32,

@@ -158,8 +158,8 @@ impl SoftRnic {
             Some(StreamHolder::Waiting { fin, .. }) => match end {
                 StreamEnd::Fin => *fin = true,
                 _ => {
+                    // It counts until the listener comes to it, or a peer could open and end any number.
                     group.streams.remove(&head.stream);
-                    group.pending -= 1;
                     self.parts.groups.emptied.push(id);
                 }
             },
