@@ -217,6 +217,38 @@ fn a_slow_link_blocks_no_other() {
     }
 }
 
+/// Large messages of several links fill the connection in both directions, so frames leave in parts, while
+/// the credit for what comes is due.
+#[test]
+fn large_data_of_several_links_move_both_ways_at_once() {
+    const LEN: usize = 500_000;
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let pairs: Vec<Pair> = (0..48).map(|_| call(&mut w, addr)).collect();
+    for round in 0..2 {
+        let mut expected = Vec::new();
+        for (n, pair) in (round..).zip(&pairs) {
+            for (from, to) in [(pair.a, pair.b), (pair.b, pair.a)] {
+                let bytes = pattern(n, LEN + n as usize);
+                let src = w.buf(from, bytes.clone(), Access::LOCAL_READ);
+                let dst = w.zeros(to, bytes.len());
+                w.recv(to, n, &[dst.sge()]);
+                w.send(from, &send_wr(n, &[src.sge()]));
+                expected.push((to, bytes, src, dst));
+            }
+        }
+        for (to, bytes, _src, dst) in expected {
+            let wc = w.received(to);
+            assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, bytes.len() as u64));
+            assert!(dst.bytes() == bytes);
+        }
+        pairs.iter().for_each(|pair| {
+            w.completed(pair.a);
+            w.completed(pair.b);
+        });
+    }
+}
+
 /// The peer's process is gone: every link ends with ECONNRESET.
 #[test]
 fn all_links_end_with_the_tcp_connection() {

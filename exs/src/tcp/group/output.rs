@@ -35,6 +35,8 @@ pub(super) struct GroupOutput {
     /// Those of `bytes` that have left.
     gone: usize,
     begun: Option<BegunFrame>,
+    /// Frames that were made while one is begun. They follow it.
+    behind: Vec<u8>,
     /// Links that wait for room, the next one first.
     waiting: VecDeque<u32>,
     /// It is on the list of groups with new output.
@@ -46,15 +48,26 @@ impl GroupOutput {
         &self.bytes[self.gone..]
     }
 
-    pub(super) fn head(&mut self, stream: u32, kind: GroupFrameKind, len: usize) {
+    /// Begins a frame whose payload the caller appends to the bytes that are returned.
+    fn frame(&mut self, stream: u32, kind: GroupFrameKind, len: usize) -> &mut Vec<u8> {
+        let bytes = if self.begun.is_some() { &mut self.behind } else { &mut self.bytes };
         let len = u32::try_from(len).unwrap_or(u32::MAX);
-        self.bytes.extend_from_slice(&GroupHead { stream, kind, len }.emit());
+        bytes.extend_from_slice(&GroupHead { stream, kind, len }.emit());
+        bytes
     }
 
     /// A frame that is no DATA.
     pub(super) fn control(&mut self, stream: u32, kind: GroupFrameKind, payload: &[u8]) {
-        self.head(stream, kind, payload.len());
-        self.bytes.extend_from_slice(payload);
+        self.frame(stream, kind, payload.len()).extend_from_slice(payload);
+    }
+
+    /// Of the frame of a link this number of bytes have not left. If there are none, the frames that
+    /// were made meanwhile follow.
+    fn leave_begun(&mut self, link: u32, left: usize) {
+        self.begun = (left > 0).then_some(BegunFrame { link, left });
+        if left == 0 {
+            self.bytes.append(&mut self.behind);
+        }
     }
 
     /// Bytes have left.
@@ -71,7 +84,7 @@ impl GroupOutput {
 
     /// Bytes that have not left.
     pub(super) fn unsent(&self) -> usize {
-        self.rest().len()
+        self.rest().len() + self.behind.len()
     }
 
     /// True if this link may add to the output now.
@@ -84,8 +97,9 @@ impl GroupOutput {
 
     /// Ends the frame that a link has begun, as it has no more bytes for it. True if it had one.
     pub(super) fn fill_begun(&mut self, link: u32) -> bool {
-        let Some(begun) = self.begun.take_if(|begun| begun.link == link) else { return false };
+        let Some(begun) = self.begun.filter(|begun| begun.link == link) else { return false };
         self.bytes.resize(self.bytes.len() + begun.left, 0);
+        self.leave_begun(link, 0);
         true
     }
 
@@ -188,8 +202,8 @@ impl LinkGroup {
         };
         let (count, len) = collect(&gather, &mut vecs[2..], limit);
         if begun.is_none() && len <= SMALL {
-            self.output.head(number, GroupFrameKind::Data, len);
-            vecs[2..2 + count].iter().for_each(|vec| vec.append_to(&mut self.output.bytes));
+            let out = self.output.frame(number, GroupFrameKind::Data, len);
+            vecs[2..2 + count].iter().for_each(|vec| vec.append_to(out));
             note_sent(link, len, len);
             return StepSent::Bytes(len);
         }
@@ -218,7 +232,7 @@ impl LinkGroup {
                 let sent = n - n.min(head_len);
                 let whole = begun.unwrap_or(len);
                 let left = whole - sent;
-                self.output.begun = (left > 0).then_some(BegunFrame { link: id, left });
+                self.output.leave_begun(id, left);
                 note_sent(link, sent, if begun.is_some() { 0 } else { len });
                 StepSent::Bytes(sent)
             }
@@ -311,4 +325,38 @@ fn note_sent(link: &mut SoftLink, sent: usize, framed: usize) {
     }
     link.outbound.sent += sent as u64;
     link.engine.handle_sent(sent);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(stream: u32, kind: GroupFrameKind, payload: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(payload.len()).unwrap();
+        [&GroupHead { stream, kind, len }.emit()[..], payload].concat()
+    }
+
+    #[test]
+    fn no_frame_leaves_within_another_one() {
+        let mut output = GroupOutput::default();
+        output.control(1, GroupFrameKind::Window, &[0, 1, 0, 0]);
+        let before = frame(1, GroupFrameKind::Window, &[0, 1, 0, 0]);
+        assert_eq!(output.rest(), before);
+        // All of that has left, and a part of a frame of link 7.
+        output.advance(before.len());
+        output.leave_begun(7, 5);
+        output.control(2, GroupFrameKind::Window, &[0, 2, 0, 0]);
+        output.control(2, GroupFrameKind::Fin, &[]);
+        let behind =
+            [frame(2, GroupFrameKind::Window, &[0, 2, 0, 0]), frame(2, GroupFrameKind::Fin, &[])];
+        assert_eq!((output.rest().len(), output.unsent()), (0, behind.concat().len()));
+        output.leave_begun(7, 2);
+        assert!(output.rest().is_empty());
+
+        let mut whole = GroupOutput { behind: output.behind.clone(), ..GroupOutput::default() };
+        whole.leave_begun(7, 0);
+        assert_eq!(whole.rest(), behind.concat(), "the rest of the frame has left");
+        assert!(!output.fill_begun(8) && output.fill_begun(7));
+        assert_eq!(output.rest(), [&[0, 0], &behind.concat()[..]].concat(), "it was filled");
+    }
 }
