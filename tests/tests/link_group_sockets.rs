@@ -1,14 +1,15 @@
 //! Which connections of sockets share the TCP connection of a link group: those that begin through an
-//! event queue of the program, at both ends, in one shard of the listener. All others need a stream of
-//! their own.
+//! event queue of the program, or as futures of a runtime, at both ends, in one shard of the listener. All
+//! others need a stream of their own.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use exs::__ffi::FIRST_SHARD;
-use exs::aio::{AsyncSocket, block_on};
+use exs::aio::{AsyncListener, AsyncStream};
 use exs::{EventQueue, Options, QueueOptions, Socket, SocketType, Token, Transport};
 use exs_tests::harness::Watchdog;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CLIENTS: usize = 6;
 
@@ -49,6 +50,12 @@ fn queues() -> [EventQueue; 2] {
 fn beside(queue: &EventQueue) -> EventQueue {
     let options = QueueOptions::default().with_depth(256).with_shard(Some(queue.shard()));
     EventQueue::with_options(&options).unwrap()
+}
+
+/// A runtime of several workers, whose connections are in one shard.
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().unwrap()
 }
 
 /// Begins connects through a queue.
@@ -183,25 +190,50 @@ fn accepts_of_several_shards_take_no_groups() {
 }
 
 #[test]
-fn tasks_are_in_no_group() {
+fn connections_of_tasks_share_a_tcp_connection() {
     let _dog = Watchdog::new("tasks");
-    let [queue, _] = queues();
-    let (listener, addr) = listener();
-    let tasks = AsyncSocket::from_socket(listener).unwrap();
-    let accepts: Vec<_> = (0..CLIENTS).map(|_| tasks.accept()).collect();
-    let _clients = connects(&queue, addr);
-    let _accepted = succeed(&queue, CLIENTS);
-    assert_eq!(carriers(addr), CLIENTS, "accepted by tasks");
-    accepts.into_iter().for_each(|accept| drop(block_on(accept).unwrap()));
+    runtime().block_on(async {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = AsyncListener::bind_with(any, options()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut streams = Vec::new();
+        for n in 0..CLIENTS {
+            let connects = AsyncStream::connect_with(addr, options());
+            let (client, accepted) = tokio::join!(connects, listener.accept());
+            let (mut client, (mut server, peer)) = (client.unwrap(), accepted.unwrap());
+            assert_eq!(client.local_addr().unwrap(), peer, "client {n}");
+            client.write_all(&[1]).await.unwrap();
+            assert_eq!(server.read_u8().await.unwrap(), 1);
+            streams.push((client, server));
+        }
+        assert_eq!(carriers(addr), 1);
+    });
+}
 
-    let (listener, addr) = self::listener();
-    for _ in 0..CLIENTS {
-        listener.accept(&queue, Token(1)).unwrap();
-    }
-    let sockets: Vec<AsyncSocket> =
-        (0..CLIENTS).map(|_| AsyncSocket::from_socket(socket()).unwrap()).collect();
-    sockets.iter().for_each(|socket| block_on(socket.connect(addr)).unwrap());
-    let _accepted = succeed(&queue, CLIENTS);
-    let _clients: Vec<Socket> = sockets.into_iter().map(AsyncSocket::into_inner).collect();
-    assert_eq!(carriers(addr), CLIENTS, "connected by tasks");
+/// Tasks that attend their connections leave that to the driver where the connection is in a group.
+#[test]
+fn tasks_that_attend_keep_no_connection_out_of_groups() {
+    let _dog = Watchdog::new("tasks that attend");
+    runtime().block_on(async {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let options = || options().with_link_group(Some(1));
+        let listener = AsyncListener::bind_with(any, options()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut streams = Vec::new();
+        for _ in 0..CLIENTS {
+            let connects = AsyncStream::connect_with(addr, options());
+            let (client, accepted) = tokio::join!(connects, listener.accept());
+            let (mut client, (mut server, _)) = (client.unwrap(), accepted.unwrap());
+            client.attend_always();
+            server.attend_always();
+            for _ in 0..32 {
+                client.write_all(&[1]).await.unwrap();
+                assert_eq!(server.read_u8().await.unwrap(), 1);
+                server.write_all(&[2]).await.unwrap();
+                assert_eq!(client.read_u8().await.unwrap(), 2);
+            }
+            streams.push((client, server));
+        }
+        assert_eq!(carriers(addr), 2, "one of its own, and a group");
+    });
 }

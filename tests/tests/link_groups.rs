@@ -174,6 +174,7 @@ fn connections_that_threads_wait_for_keep_others_out_of_groups() {
         w.settle();
         let end = if dialer { first[0].a } else { first[0].b };
         assert!(w.rnics[end.node].attend(end.qp));
+        w.rnics[end.node].keep_apart(end.qp);
         let more = [call(&mut w, addr), call(&mut w, addr)];
         assert_ne!(carrier(&w, more[0].a), carrier(&w, more[1].a), "dialer: {dialer}");
         assert!(w.rnics[end.node].unattend(end.qp));
@@ -229,7 +230,7 @@ fn large_data_of_several_links_move_both_ways_at_once() {
         let mut expected = Vec::new();
         for (n, pair) in (round..).zip(&pairs) {
             for (from, to) in [(pair.a, pair.b), (pair.b, pair.a)] {
-                let bytes = pattern(n, LEN + n as usize);
+                let bytes = pattern(n, LEN);
                 let src = w.buf(from, bytes.clone(), Access::LOCAL_READ);
                 let dst = w.zeros(to, bytes.len());
                 w.recv(to, n, &[dst.sge()]);

@@ -19,6 +19,7 @@ use tokio::task::yield_now;
 
 use super::crowd::Crowd;
 use super::reactor::{AioReactor, BATCH};
+use super::turns::LeftOutput;
 use crate::api::{Driven, Error, Event};
 
 /// Starts a reactor, and its driver, in a runtime that the calling thread is in. `crowd` counts the
@@ -39,6 +40,7 @@ pub(super) fn start(handle: &Handle, crowd: Arc<Crowd>) -> Result<Arc<AioReactor
         events: Vec::with_capacity(BATCH),
         wakers: Vec::new(),
         look: None,
+        output: OutputTurns::default(),
     };
     handle.spawn(async move {
         while poll_fn(|cx| driver.poll(cx)).await.is_continue() {
@@ -61,6 +63,35 @@ struct RuntimeDriver {
     /// The tasks have had their turns since the last dequeue, which found something: how long the next
     /// dequeue looks for what comes.
     look: Option<Duration>,
+    output: OutputTurns,
+}
+
+/// Whether the driver has another turn behind the tasks that it wakes, for what they leave in link
+/// groups. It then sends all of that in one write.
+#[derive(Default)]
+struct OutputTurns {
+    /// The tasks that were woken last have left output, or could have.
+    expected: bool,
+    /// The driver has woken tasks in its last turn.
+    woke: bool,
+}
+
+impl OutputTurns {
+    /// A turn begins: sends what the tasks have left.
+    fn begin_turn(&mut self, reactor: &AioReactor) {
+        let left = reactor.turns.output.begin_turn();
+        if left == LeftOutput::Kept {
+            reactor.queue().write_kept();
+        }
+        self.expected = left != LeftOutput::Nothing || self.expected && !self.woke;
+        self.woke = false;
+    }
+
+    /// The driver will have another turn. `wakes`: it wakes tasks before.
+    fn promise_turn(&mut self, reactor: &AioReactor, wakes: bool) {
+        reactor.turns.output.promise();
+        self.woke = wakes;
+    }
 }
 
 impl RuntimeDriver {
@@ -70,6 +101,7 @@ impl RuntimeDriver {
         let Some(reactor) = &self.reactor else { return Poll::Ready(ControlFlow::Break(())) };
         reactor.turns.set_driver(cx.waker());
         reactor.turns.end_turn();
+        self.output.begin_turn(reactor);
         loop {
             let Some(ready) = readable(&self.fds, cx) else {
                 return Poll::Ready(ControlFlow::Break(()));
@@ -82,6 +114,7 @@ impl RuntimeDriver {
             // question is not cleared with it.
             let driven = queue.drive_into(&mut self.events, BATCH, self.look.take());
             let sleeps = match driven {
+                Driven::Found { .. } if self.output.expected => false,
                 Driven::Found { asked } => {
                     self.look = queue.second_look();
                     asked && self.look.is_none() && queue.announce_sleep()
@@ -91,6 +124,8 @@ impl RuntimeDriver {
             };
             if sleeps {
                 ready.into_iter().flatten().for_each(|mut ready| ready.clear_ready());
+            } else {
+                self.output.promise_turn(reactor, !self.events.is_empty());
             }
             reactor.deliver(&mut self.events, &mut self.wakers);
             self.wakers.drain(..).for_each(Waker::wake);
@@ -122,6 +157,7 @@ impl Drop for RuntimeDriver {
     fn drop(&mut self) {
         let Some(reactor) = self.reactor.take() else { return };
         reactor.turns.clear_driver();
+        self.output.begin_turn(&reactor);
         if let Err(needed) = Arc::try_unwrap(reactor)
             && let Err(e) = needed.drive_by_thread()
         {

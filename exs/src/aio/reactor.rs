@@ -5,8 +5,10 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::slots::{Delivered, OperationSlots, token};
-use crate::api::{Error, Event, EventQueue, QueueOptions, Token};
-use crate::sys::ProcessLock;
+use crate::api::{Error, Event, EventQueue, QueueOptions, Socket, Token};
+#[cfg(feature = "tokio")]
+use crate::progress::TaskSend;
+use crate::sys::{IoVec, ProcessLock};
 
 /// The depth of a reactor's queue: more than a program has operations. Each operation belongs to a
 /// future, or to a stream, which limits its own, so the depth need not.
@@ -141,6 +143,29 @@ impl AioReactor {
         let slot = self.slots().insert();
         f(&self.queue, token(slot, 0)).inspect_err(|_| self.slots().remove(slot))?;
         Ok(slot)
+    }
+
+    /// Sends few bytes of a socket of this reactor, if that completes at once. Those of a connection in a
+    /// link group may wait for those of other tasks: the driver sends them together, in the turn that it
+    /// will have behind the tasks.
+    #[cfg(feature = "tokio")]
+    pub(super) fn send_at_once(&self, socket: &Socket, payload: &IoVec<'_>) -> bool {
+        let output = &self.turns.output;
+        match socket.send_for_task(payload, output.may_wait()) {
+            TaskSend::Declined => return false,
+            TaskSend::Sent => {}
+            TaskSend::SentAhead => output.note_ahead(),
+            // The driver may have had its turn meanwhile.
+            TaskSend::Kept if !output.keep() => self.queue.write_kept(),
+            TaskSend::Kept => {}
+        }
+        true
+    }
+
+    /// Sends few bytes of a socket, if that completes at once.
+    #[cfg(not(feature = "tokio"))]
+    pub(super) fn send_at_once(&self, socket: &Socket, payload: &IoVec<'_>) -> bool {
+        socket.send_at_once(payload, false)
     }
 
     /// Takes the events that are there, without moving data, and wakes their tasks. The caller holds

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::op::kinds::{Accept, Done, Moved, MovedMany, Ready, Received, SendFile, back};
 use super::reactor::AioReactor;
 use super::{IoBuf, IoBufMut, Operation, OperationKind};
-use crate::api::raw::send_at_once;
 use crate::api::{
     self, Buffer, Error, EventQueue, Interest, Options, RecvFlags, Refused, SocketType, ToHost,
     Token,
@@ -244,7 +243,7 @@ impl AsyncSocket {
     pub fn send<B: IoBuf + Unpin>(&self, buffer: B) -> Operation<Moved<B>> {
         let (buffer, rest) = buffer.into_buffer();
         let len = buffer.len();
-        if (1..=SMALL).contains(&len) && send_at_once(&self.socket, &buffer) {
+        if (1..=SMALL).contains(&len) && self.reactor.send_at_once(&self.socket, &buffer.io_vec()) {
             return Operation::ready((Ok(len), B::from_buffer(buffer, rest)));
         }
         let post = |queue: &_, token| self.socket.send(queue, token, buffer);

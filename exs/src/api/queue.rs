@@ -75,7 +75,7 @@ impl EventQueue {
         Ok(EventQueue { core: QueueCore::of_use(opts, QueueUse::Descriptors)?, tag: [0; 2] })
     }
 
-    /// A queue for tasks, each of which waits for its own connection.
+    /// A queue for tasks, for which the driver of their runtime waits.
     #[cfg(feature = "futures")]
     pub(crate) fn for_tasks(opts: &QueueOptions) -> Result<EventQueue, Error> {
         first_shard()?;
@@ -227,6 +227,12 @@ impl EventQueue {
             self.core.take(max - out.len(), out);
         }
         driven
+    }
+
+    /// Sends what tasks have left in link groups ([`TaskSend::Kept`]).
+    #[cfg(feature = "tokio")]
+    pub(crate) fn write_kept(&self) {
+        self.core.context().call(|engine, now| engine.write_kept(now));
     }
 
     /// Announces that the program is about to wait for the queue's descriptor, as a dequeue that

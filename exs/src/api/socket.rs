@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Blocking, Counters, EventQueue, Token};
 use crate::mem::Buffer;
+#[cfg(feature = "tokio")]
+use crate::progress::TaskSend;
 use crate::progress::Ticket;
 use crate::progress::{
     Error, Options, Readiness, RecvAtOnce, Route, SocketHandle, Standing, Watch, note_service,
@@ -335,15 +337,14 @@ impl Socket {
 
     /// Sends bytes if that completes at once. `may_share`: the thread is not known to sleep next, so
     /// sends of a burst may leave together.
-    pub(super) fn send_at_once(&self, payload: &IoVec<'_>, may_share: bool) -> bool {
+    pub(crate) fn send_at_once(&self, payload: &IoVec<'_>, may_share: bool) -> bool {
         self.handle.send_at_once(payload, may_share)
     }
 
-    /// Sends few bytes of a stream for tokio, without an operation. The thread may sleep next, and rings
-    /// no doorbell after that. False if something is in the way: then nothing was sent.
+    /// Sends few bytes of a task of a tokio runtime, without an operation (`Engine::send_for_task`).
     #[cfg(feature = "tokio")]
-    pub(crate) fn send_bytes_at_once(&self, bytes: &[u8]) -> bool {
-        self.send_at_once(&IoVec::new(bytes), false)
+    pub(crate) fn send_for_task(&self, payload: &IoVec<'_>, may_wait: bool) -> TaskSend {
+        self.handle.send_for_task(payload, may_wait)
     }
 
     /// Sends few bytes for a call that blocks, without an operation. False if something is in the way:

@@ -342,6 +342,8 @@ pub trait Traffic: LinkSetup {
     fn wake_attended(driver: &mut Driver<Self>, id: u32, end: AttendedEnd<'_>);
     /// Begins to leave a link to the thread that attends it.
     fn begin_attendance(driver: &mut Driver<Self>, id: u32);
+    /// Connections like that of the link need a stream of their own (`Rnic::keep_apart`).
+    fn keep_apart(_driver: &mut Driver<Self>, _id: u32) {}
     /// Takes a link back.
     ///
     /// # Errors

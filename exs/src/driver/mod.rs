@@ -327,6 +327,11 @@ impl<L: Traffic> Rnic for Driver<L> {
     fn attend(&mut self, qp: Qp) -> bool {
         self.attend_link(qp)
     }
+    fn keep_apart(&mut self, qp: Qp) {
+        if let Some(id) = self.link_of(qp) {
+            L::keep_apart(self, id);
+        }
+    }
     fn unattend(&mut self, qp: Qp) -> bool {
         self.unattend_link(qp)
     }

@@ -13,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 use super::branches::BranchTable;
 use super::call::Call;
 use super::context::{Context, Entry};
+#[cfg(feature = "tokio")]
+use super::engine::TaskSend;
 use super::engine::{Engine, RecvAtOnce, SockId};
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
@@ -151,6 +153,14 @@ impl SocketHandle {
     pub(crate) fn send_at_once(&self, payload: &IoVec<'_>, may_share: bool) -> bool {
         self.enter(Entry::Call, |engine, id, call| {
             engine.send_at_once(id, payload, may_share, call)
+        })
+    }
+
+    /// Sends few bytes of a task (`Engine::send_for_task`).
+    #[cfg(feature = "tokio")]
+    pub(crate) fn send_for_task(&self, payload: &IoVec<'_>, may_wait: bool) -> TaskSend {
+        self.enter(Entry::Call, |engine, id, call| {
+            engine.send_for_task(id, payload, may_wait, call)
         })
     }
 

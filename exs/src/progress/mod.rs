@@ -78,6 +78,8 @@ pub(crate) use drive::Driven;
 pub(crate) use edge_loop::EdgeLoop;
 #[cfg(any(test, feature = "internals"))]
 pub use engine::SockId;
+#[cfg(feature = "tokio")]
+pub(crate) use engine::TaskSend;
 pub use engine::{ExportId, FileSend, LoopId, Part, RecvAtOnce, Remote, Watch};
 pub(crate) use engine::{ListenEnd, Op, Ringer, Short};
 pub(crate) use engine::{OwnTicket, Posting, Ticket};

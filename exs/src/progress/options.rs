@@ -255,9 +255,9 @@ pub struct Options {
     pub crc: bool,
     /// The connections to one address and port beyond which further ones share a TCP connection, as a
     /// link group (EXS extension). Each connection of a group has a port of its own, which the kernel
-    /// does not know. This concerns connects through an event queue of the program, over the software
-    /// RNIC, to peers that know groups. `None`: there are no groups, and a listener takes none.
-    /// `EXS_LINK_GROUP` = a number, or `off`. Default: 64.
+    /// does not know. This concerns connects through an event queue of the program and those of
+    /// `exs::aio`, over the software RNIC, to peers that know groups. `None`: there are no groups, and a listener takes none.
+    /// `EXS_LINK_GROUP` = a number, or `off`. Default: 16.
     pub link_group: Option<u32>,
     /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.
     pub v6_only: bool,
@@ -296,7 +296,7 @@ impl Options {
             dead_after: Some(Duration::from_secs(60)),
             no_delay: true,
             crc: false,
-            link_group: Some(64),
+            link_group: Some(16),
             v6_only: false,
             path: PathOptions::new(),
         }

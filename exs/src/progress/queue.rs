@@ -132,9 +132,9 @@ impl QueueCore {
         self.serves == QueueUse::Blocking
     }
 
-    /// True if connections that begin here have a stream of their own.
+    /// True if connections that begin here need a stream of their own.
     pub(crate) fn is_apart(&self) -> bool {
-        self.serves != QueueUse::Program
+        matches!(self.serves, QueueUse::Blocking | QueueUse::Descriptors)
     }
 
     /// The context of the queue's shard.

@@ -346,6 +346,10 @@ pub trait Rnic: Send {
     fn attend(&mut self, _qp: Qp) -> bool {
         false
     }
+    /// The program waits for each of its connections by itself: in a thread, or by the connection's
+    /// descriptor. Most likely it uses others so that it dials to the same address as this one, or accepts
+    /// at the same port. From now on they need a stream of their own.
+    fn keep_apart(&mut self, _qp: Qp) {}
     /// Gives the connection back to the reactor, which also finds what has happened meanwhile.
     /// Returns false if the kernel has no memory for that: the caller must try again soon.
     fn unattend(&mut self, _qp: Qp) -> bool {

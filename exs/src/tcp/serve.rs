@@ -166,6 +166,8 @@ impl Traffic for SoftLink {
         if let Ok(link) = driver.links.get_mut(id) {
             link.forget(&driver.reactor);
         }
+    }
+    fn keep_apart(driver: &mut SoftRnic, id: u32) {
         driver.keep_apart(id);
     }
     fn end_attendance(driver: &mut SoftRnic, id: u32) -> Result<(), RnicError> {

@@ -1,6 +1,6 @@
 //! Tasks that attend the connections of their streams: what else can happen there meanwhile.
 //!
-//! Over shared memory no task attends, and the cases must hold all the same.
+//! Over shared memory, and in a link group, no task attends, and the cases must hold all the same.
 
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -9,7 +9,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use exs::__ffi::is_attended;
-use exs::Transport;
 use exs::aio::AsyncStream;
 use exs_tests::harness::{check, pattern};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,7 +29,7 @@ async fn talk_until_attended(on: On, client: &mut AsyncStream, server: &mut Asyn
             return;
         }
     }
-    assert!(matches!(on.0, Transport::Shm), "no task attends");
+    assert_ne!(on, On::Soft, "no task attends");
 }
 
 async fn attended_streams(on: On) -> (AsyncStream, AsyncStream) {
@@ -212,7 +211,7 @@ on_each! {
 #[test]
 fn the_runtime_ends() {
     let _dog = exs_tests::harness::Watchdog::new("a runtime with attended streams ends");
-    for on in [On(Transport::Soft), On(Transport::Shm)] {
+    for on in [On::Soft, On::Grouped, On::Shm] {
         let first = runtime(2);
         let (mut client, mut server) = first.block_on(attended_streams(on));
         first.block_on(begin_read(&mut client));

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use exs::aio::{AsyncSocket, AsyncStream};
-use exs::{MemoryRegion, SocketType, Transport};
+use exs::{MemoryRegion, SocketType};
 use exs_tests::harness::{Rng, check, pattern};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -23,10 +23,14 @@ fn seeds() -> std::ops::Range<u64> {
 
 fn each_seed<F: Future<Output = ()>>(case: impl Fn(On, Rng) -> F) {
     for seed in seeds() {
-        let transport = if seed % 2 == 0 { Transport::Soft } else { Transport::Shm };
+        let on = match seed % 3 {
+            0 => On::Soft,
+            1 => On::Shm,
+            _ => On::Grouped,
+        };
         let threads = if seed % 4 < 2 { 1 } else { 3 };
         eprintln!("seed {seed}");
-        run(transport, threads, |on| case(on, Rng::new(seed)));
+        run(on, threads, |on| case(on, Rng::new(seed)));
     }
 }
 

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use exs::Transport;
 use exs_tests::harness::{Rng, Watchdog};
 use exs_tests::skip;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy, copy_bidirectional};
@@ -94,10 +93,10 @@ impl AsyncWrite for Drain {
     }
 }
 
-fn one_way(transport: Transport, threads: usize) {
+fn one_way(on: On, threads: usize) {
     let _dog = Watchdog::with_limit("a long copy", LIMIT);
     runtime(threads).block_on(async {
-        let (mut client, mut server) = On(transport).streams().await;
+        let (mut client, mut server) = on.streams().await;
         let drained = tokio::spawn(async move {
             let mut drain = Drain::default();
             let copied = copy(&mut server, &mut drain).await.unwrap();
@@ -113,12 +112,12 @@ fn one_way(transport: Transport, threads: usize) {
 }
 
 /// A quarter of it both ways at once, through a proxy.
-fn both_ways(transport: Transport, threads: usize) {
+fn both_ways(on: On, threads: usize) {
     let _dog = Watchdog::with_limit("a long copy in both directions", LIMIT);
     let len = amount() / 4;
     runtime(threads).block_on(async {
-        let (client, mut front) = On(transport).streams().await;
-        let (mut back, server) = On(transport).streams().await;
+        let (client, mut front) = on.streams().await;
+        let (mut back, server) = on.streams().await;
         let proxy = tokio::spawn(async move { copy_bidirectional(&mut front, &mut back).await });
         let mut ends = Vec::new();
         for (seed, end) in [(1, client), (2, server)] {
@@ -148,30 +147,30 @@ fn both_ways(transport: Transport, threads: usize) {
 
 #[test]
 fn a_long_copy_is_whole_soft() {
-    one_way(Transport::Soft, 1);
+    one_way(On::Soft, 1);
 }
 
 #[test]
 fn a_long_copy_is_whole_soft_threads() {
-    one_way(Transport::Soft, 2);
+    one_way(On::Soft, 2);
 }
 
 #[test]
 fn a_long_copy_is_whole_shm() {
-    one_way(Transport::Shm, 1);
+    one_way(On::Shm, 1);
 }
 
 #[test]
 fn a_long_copy_is_whole_shm_threads() {
-    one_way(Transport::Shm, 2);
+    one_way(On::Shm, 2);
 }
 
 #[test]
 fn a_proxy_copies_much_both_ways_soft() {
-    both_ways(Transport::Soft, 2);
+    both_ways(On::Soft, 2);
 }
 
 #[test]
 fn a_proxy_copies_much_both_ways_shm() {
-    both_ways(Transport::Shm, 1);
+    both_ways(On::Shm, 1);
 }

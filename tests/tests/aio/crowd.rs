@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exs::Transport;
 use exs::aio::AsyncStream;
 use exs_tests::harness::{Watchdog, check, many_files, pattern, peer};
 use exs_tests::skip;
@@ -32,7 +31,7 @@ fn server() {
     let Some(words) = peer::part() else { return };
     let _dog = Watchdog::with_limit("the server of many connections", LIMIT);
     many_files();
-    let on = On(words[0].parse().unwrap());
+    let on = On::named(&words[0]);
     let connections: usize = words[1].parse().unwrap();
     runtime(1).block_on(async {
         let listener = on.listener();
@@ -61,7 +60,7 @@ async fn echo(stream: &mut AsyncStream, i: usize) {
     check(i as u64, 0, &bytes);
 }
 
-fn crowd(transport: Transport) {
+fn crowd(on: On) {
     let _dog = Watchdog::with_limit("many connections", LIMIT);
     let mut connections = if skip::is_full() { 10_000 } else { 500 };
     // One descriptor is a connection's own. Over shared memory, start-ups and ends that come together
@@ -75,9 +74,8 @@ fn crowd(transport: Transport) {
         connections = room;
     }
     let args = [connections.to_string()];
-    let server = peer::Peer::start("crowd::server", &transport.to_string(), &[&args[0]]);
+    let server = peer::Peer::start("crowd::server", on.name(), &[&args[0]]);
     let addr: SocketAddr = server.expect("at").parse().unwrap();
-    let on = On(transport);
     runtime(1).block_on(async {
         let connecting = Arc::new(Semaphore::new(AT_ONCE));
         let tasks: Vec<_> = (0..usize::try_from(connections).unwrap())
@@ -115,9 +113,10 @@ fn crowd(transport: Transport) {
     server.finish();
 }
 
-/// One transport after the other: a process has not enough descriptors for both at once.
+/// One after the other: a process has not enough descriptors for all at once.
 #[test]
 fn each_of_many_connections_has_its_echo() {
-    crowd(Transport::Soft);
-    crowd(Transport::Shm);
+    crowd(On::Soft);
+    crowd(On::Grouped);
+    crowd(On::Shm);
 }

@@ -1,6 +1,6 @@
 //! Asynchronous Rust: `exs::aio` under tokio and other executors.
 //!
-//! Each case runs over the software RNIC and over shared memory, in a runtime of one thread, in one of
+//! Each case runs over the software RNIC, there also in link groups, and over shared memory, in a runtime of one thread, in one of
 //! several, and in one that has several reactors.
 //!
 //! - `operations`: sockets whose calls are futures, with memory that comes back.
@@ -10,6 +10,7 @@
 //! - `runtimes`: several runtimes, one that ends, `LocalSet`, and none.
 //! - `behaviours`: what else tokio's tests expect of them.
 //! - `chaos`: futures that are dropped at random moments, by seed.
+//! - `grouped`: streams in a link group.
 //! - `load`, `crowd`: many connections at once.
 //! - `copies`: much data.
 
@@ -19,6 +20,7 @@ mod behaviours;
 mod chaos;
 mod copies;
 mod crowd;
+mod grouped;
 mod listeners;
 mod load;
 mod operations;
@@ -59,45 +61,78 @@ macro_rules! on_each {
 
             #[test]
             fn soft() {
-                crate::run(exs::Transport::Soft, 1, case);
+                crate::run(crate::On::Soft, 1, case);
             }
 
             #[test]
             fn soft_threads() {
-                crate::run(exs::Transport::Soft, 3, case);
+                crate::run(crate::On::Soft, 3, case);
             }
 
             #[test]
             fn soft_reactors() {
-                crate::run(exs::Transport::Soft, crate::SEVERAL_REACTORS, case);
+                crate::run(crate::On::Soft, crate::SEVERAL_REACTORS, case);
+            }
+
+            #[test]
+            fn grouped() {
+                crate::run(crate::On::Grouped, 1, case);
+            }
+
+            #[test]
+            fn grouped_threads() {
+                crate::run(crate::On::Grouped, 3, case);
             }
 
             #[test]
             fn shm() {
-                crate::run(exs::Transport::Shm, 1, case);
+                crate::run(crate::On::Shm, 1, case);
             }
 
             #[test]
             fn shm_threads() {
-                crate::run(exs::Transport::Shm, 3, case);
+                crate::run(crate::On::Shm, 3, case);
             }
 
             #[test]
             fn shm_reactors() {
-                crate::run(exs::Transport::Shm, crate::SEVERAL_REACTORS, case);
+                crate::run(crate::On::Shm, crate::SEVERAL_REACTORS, case);
             }
         }
     )+};
 }
 pub(crate) use on_each;
 
-/// The transport of a case.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct On(pub(crate) Transport);
+/// What carries the connections of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Soft,
+    /// The software RNIC, with all connections in link groups that can be there.
+    Grouped,
+    Shm,
+}
 
 impl On {
     pub(crate) fn options(self) -> Options {
-        Options::default().with_transport(self.0)
+        match self {
+            On::Soft => Options::default().with_transport(Transport::Soft),
+            On::Grouped => On::Soft.options().with_link_group(Some(0)),
+            On::Shm => Options::default().with_transport(Transport::Shm),
+        }
+    }
+
+    /// The word by which another process knows it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            On::Soft => "soft",
+            On::Grouped => "grouped",
+            On::Shm => "shm",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> On {
+        let all = [On::Soft, On::Grouped, On::Shm];
+        all.into_iter().find(|on| on.name() == name).expect("the name of a transport")
     }
 
     pub(crate) fn any() -> SocketAddr {
@@ -147,11 +182,7 @@ pub(crate) fn runtime(threads: usize) -> Runtime {
     builder.enable_all().build().unwrap()
 }
 
-pub(crate) fn run<F: Future<Output = ()>>(
-    transport: Transport,
-    threads: usize,
-    case: impl FnOnce(On) -> F,
-) {
+pub(crate) fn run<F: Future<Output = ()>>(on: On, threads: usize, case: impl FnOnce(On) -> F) {
     let _dog = Watchdog::new("an asynchronous case");
-    runtime(threads).block_on(case(On(transport)));
+    runtime(threads).block_on(case(on));
 }

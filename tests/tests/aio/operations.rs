@@ -12,7 +12,6 @@ use exs::{Interest, MemoryRegion, Rights, SocketType};
 use exs_tests::harness::{check, pattern};
 
 use super::{On, on_each, run};
-use exs::Transport;
 
 /// Polls a future once, without a task.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
@@ -206,7 +205,7 @@ on_each! {
 
 #[test]
 fn operations_of_one_socket_can_be_shared_among_tasks() {
-    run(Transport::Shm, 3, |on| async move {
+    run(On::Shm, 3, |on| async move {
         let (client, server) = on.sockets(SocketType::SeqPacket).await;
         let send =
             |i: u8, client: AsyncSocket| async move { client.send(vec![i; 100]).await.0.unwrap() };

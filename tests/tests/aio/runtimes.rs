@@ -3,16 +3,16 @@
 use std::rc::Rc;
 use std::sync::mpsc;
 
+use exs::SocketType;
 use exs::aio::{AsyncSocket, AsyncStream, block_on};
-use exs::{SocketType, Transport};
 use exs_tests::harness::{Watchdog, check, pattern};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
 
 use super::{On, run, runtime};
 
-const SOFT: On = On(Transport::Soft);
-const SHM: On = On(Transport::Shm);
+const SOFT: On = On::Soft;
+const SHM: On = On::Shm;
 
 /// Sends bytes both ways between two sockets.
 async fn talk(client: &AsyncSocket, server: &AsyncSocket) {
@@ -139,7 +139,7 @@ fn streams_outlive_their_runtime() {
 
 #[test]
 fn tasks_of_a_local_set_have_streams() {
-    run(Transport::Shm, 1, |on| async move {
+    run(On::Shm, 1, |on| async move {
         let local = LocalSet::new();
         local
             .run_until(async {

@@ -377,7 +377,7 @@ on_each! {
 /// A limit on the time of a read works as with any future.
 #[test]
 fn a_read_can_be_given_up_after_a_time() {
-    run(exs::Transport::Shm, 1, |on| async move {
+    run(On::Shm, 1, |on| async move {
         let (mut client, mut server) = on.streams().await;
         let limit = Duration::from_millis(20);
         assert!(tokio::time::timeout(limit, server.read_u8()).await.is_err());
@@ -389,7 +389,7 @@ fn a_read_can_be_given_up_after_a_time() {
 /// A pair of streams of different handles compare their addresses.
 #[test]
 fn addresses_are_those_of_the_sockets() {
-    run(exs::Transport::Soft, 1, |on: On| async move {
+    run(On::Soft, 1, |on: On| async move {
         let (client, server) = on.streams().await;
         assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
         assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());

@@ -17,6 +17,7 @@ use crate::aio::slots::{Sink, Uses, token};
 use crate::aio::turns::Keeps;
 use crate::api::{Buffer, Error, Event, RecvFlags, Refused, Socket};
 use crate::session::VisitRead;
+use crate::sys::IoVec;
 
 /// The state that events change. The reactor refers to it while operations are in flight, and it has
 /// no handle of the socket: the socket closes with the last handle of the stream.
@@ -322,7 +323,7 @@ fn closed() -> io::Error {
 
 impl SendPort for &StreamCore {
     fn send_at_once(&mut self, bytes: &[u8]) -> bool {
-        self.socket.send_bytes_at_once(bytes)
+        self.reactor.send_at_once(&self.socket, &IoVec::new(bytes))
     }
 
     fn send(&mut self, buffer: Buffer) -> Result<(), (Error, Buffer)> {

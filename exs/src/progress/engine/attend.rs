@@ -172,8 +172,12 @@ impl Attendances<'_> {
             Attendance::Thread { .. } => false,
             Attendance::Left { .. } => true,
             Attendance::Reactor => {
-                let taken = self.devices[device].rnic.attend(qp);
-                self.sweeps.out += usize::from(taken);
+                let rnic = &mut self.devices[device].rnic;
+                let taken = rnic.attend(qp);
+                if taken {
+                    rnic.keep_apart(qp);
+                    self.sweeps.out += 1;
+                }
                 taken
             }
         };
@@ -190,8 +194,13 @@ impl Attendances<'_> {
         let (Attendance::Reactor, Some(qp), device) = (&s.attended.by, s.qp, s.place.device) else {
             return false;
         };
-        let taken = self.devices[device].rnic.attend(qp);
+        let rnic = &mut self.devices[device].rnic;
+        let taken = rnic.attend(qp);
         if taken {
+            // The driver of a runtime serves groups, too.
+            if by != LeftBy::Task {
+                rnic.keep_apart(qp);
+            }
             self.sweeps.out += 1;
             self.note_left(id, by, now + SWEEP);
         }

@@ -78,6 +78,29 @@ impl AnswerBurst {
         self.last = now;
         prompt && self.left > 0 && !self.sends.is_multiple_of(TOGETHER)
     }
+
+    /// Counts an answer of a task. True if other messages have none yet. The driver of the runtime ends
+    /// the wait, so neither the time nor the number matters.
+    #[cfg(feature = "tokio")]
+    fn grow_for_task(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left > 0
+    }
+}
+
+/// What has become of the bytes of a task.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskSend {
+    /// Something is in the way: nothing was sent.
+    Declined,
+    /// They are on their way.
+    Sent,
+    /// The same, but they could have waited for those of other tasks.
+    SentAhead,
+    /// They wait in a link group for those of other tasks. [`Engine::write_kept`] sends them, or the next
+    /// leader.
+    Kept,
 }
 
 /// Copies the bytes of several buffers side by side into `room`. None: there are too many bytes.
@@ -168,6 +191,45 @@ impl Engine {
         }
         call.pass();
         true
+    }
+
+    /// Sends few bytes of a task, without an event. `may_wait`: those of a connection in a link group may
+    /// wait for others, until [`Engine::write_kept`].
+    #[cfg(feature = "tokio")]
+    pub(crate) fn send_for_task(
+        &mut self,
+        id: SockId,
+        payload: &IoVec<'_>,
+        may_wait: bool,
+        call: &mut Call<'_>,
+    ) -> TaskSend {
+        let Some(s) = self.sockets.get_mut(id) else { return TaskSend::Declined };
+        let (d, _) = self.devices.with_room(s.place.device);
+        match hand_over_eager(s, d, payload) {
+            EagerSend::Declined | EagerSend::NoRoom => return TaskSend::Declined,
+            EagerSend::Sent => {
+                call.pass();
+                return TaskSend::Sent;
+            }
+            EagerSend::Batched => call.pass(),
+        }
+        let others = d.shares_streams && d.answers.grow_for_task();
+        if others && may_wait && s.qp.is_some_and(|qp| d.rnic.flush_later(qp, call.now())) {
+            if !self.sockets.has_lazy() {
+                self.sockets.ring_later(id.index);
+            }
+            return TaskSend::Kept;
+        }
+        self.ring_now(id.index, true, call);
+        if others { TaskSend::SentAhead } else { TaskSend::Sent }
+    }
+
+    /// Sends what tasks have left in link groups.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn write_kept(&mut self, now: Time) {
+        self.devices.hold_writes();
+        self.ring_doorbells(now);
+        self.devices.release_writes();
     }
 
     /// A message has taken the eager path, except for the doorbell. Rings the doorbell, or leaves

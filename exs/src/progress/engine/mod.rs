@@ -117,6 +117,8 @@ pub(crate) use self::batch::Posting;
 pub(super) use self::branch::Branching;
 pub(crate) use self::branch::ListenEnd;
 pub(super) use self::devices::{DeviceSet, Verbs};
+#[cfg(feature = "tokio")]
+pub(crate) use self::eager::TaskSend;
 pub(super) use self::figures::add as add_counters;
 pub(super) use self::inspect::{ListenerFigures, SocketFigures};
 pub(super) use self::kernel::KERNEL_TOKENS;
@@ -248,7 +250,7 @@ impl Engine {
     }
 
     /// Rings the doorbells that wait.
-    fn ring_doorbells(&mut self, now: Time) {
+    pub(super) fn ring_doorbells(&mut self, now: Time) {
         if !self.sockets.has_lazy() {
             return;
         }

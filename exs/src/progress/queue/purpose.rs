@@ -7,7 +7,7 @@ pub(crate) enum QueueUse {
     Program,
     /// The blocking calls of one thread, each of which waits for its own operation.
     Blocking,
-    /// Those of tasks, each of which waits for its own connection.
+    /// Those of tasks, for which the driver of their runtime waits.
     #[cfg(feature = "futures")]
     Tasks,
     /// Those that the C library posts for sockets whose descriptors the program polls.

@@ -104,8 +104,7 @@ impl SoftRnic {
         group.map_or(Some(link.addrs.0), |group| group.ok().map(|group| group.addrs.0))
     }
 
-    /// A thread or a task waits for a link itself, which a link of a group does not allow. Most likely
-    /// the program uses others so that it dials to the same address, or accepts at the same port.
+    /// The program waits for a link by itself, which a link of a group does not allow (`Rnic::keep_apart`).
     pub(in crate::tcp) fn keep_apart(&mut self, id: u32) {
         let Ok(link) = self.links.get(id) else { return };
         if let Some(addr) = link.dialed {
