@@ -14,7 +14,7 @@ use mio::net::{TcpListener, TcpStream};
 use super::SoftRnic;
 use super::deferred::share;
 use super::directions::{Ending, Inbound};
-use super::group::{HelloSniffer, LinkStream};
+use super::group::{GroupTaker, HelloSniffer, LinkStream, PassedGroup};
 use super::link::SoftLink;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
 use crate::iwarp::IwarpEngine;
@@ -28,14 +28,13 @@ pub struct SoftAcceptor {
     paced: Paced,
     /// Other RNICs accept from the same socket.
     shared: bool,
-    /// Whether peers may open link groups.
-    groups: TakesGroups,
+    groups: GroupTaker,
     /// Streams of groups that wait to be accepted.
     opened: VecDeque<(u32, u32)>,
 }
 
 impl SoftAcceptor {
-    fn new(socket: TcpListener, paced: Paced, shared: bool, groups: TakesGroups) -> SoftAcceptor {
+    fn new(socket: TcpListener, paced: Paced, shared: bool, groups: GroupTaker) -> SoftAcceptor {
         SoftAcceptor { socket, paced, shared, groups, opened: VecDeque::new() }
     }
 
@@ -46,13 +45,12 @@ impl SoftAcceptor {
 
     /// From now on peers may open no link groups.
     pub(super) fn refuse_groups(&mut self) {
-        self.groups = TakesGroups::No;
+        self.groups.set(TakesGroups::No);
     }
 
-    /// Whether peers may open link groups. The connections of a shared listener spread over the shards
-    /// that accept, and a group does not.
-    pub(super) fn groups(&self) -> TakesGroups {
-        if self.shared { TakesGroups::No } else { self.groups }
+    /// Which RNICs get the link groups that peers open.
+    pub(super) fn groups(&self) -> &GroupTaker {
+        &self.groups
     }
 }
 
@@ -62,6 +60,8 @@ pub enum SoftPeer {
     Tcp(TcpStream, SocketAddr),
     /// A stream of a group.
     Stream(u32, u32),
+    /// A group whose hello another RNIC at the port has read.
+    Group(PassedGroup),
 }
 
 impl Acceptor for SoftAcceptor {
@@ -71,12 +71,16 @@ impl Acceptor for SoftAcceptor {
         if let Some((group, stream)) = self.opened.pop_front() {
             return Ok(SoftPeer::Stream(group, stream));
         }
+        if let Some(group) = self.groups.take_mail() {
+            return Ok(SoftPeer::Group(group));
+        }
         self.socket.accept().map(|(stream, peer)| SoftPeer::Tcp(stream, peer))
     }
     fn has_peer(&self) -> bool {
-        !self.opened.is_empty() || sys::is_readable(self.socket.as_fd())
+        !self.opened.is_empty() || self.groups.has_mail() || sys::is_readable(self.socket.as_fd())
     }
     fn watch(&mut self, reactor: &ReactorShare, source: Source) -> Result<(), RnicError> {
+        self.groups.watch(reactor, source)?;
         match self.shared {
             true => reactor.watch_exclusively(self.socket.as_fd(), source),
             false => reactor.watch(&mut self.socket, source, Interest::READABLE),
@@ -94,7 +98,7 @@ impl Acceptor for SoftAcceptor {
         let socket = std::net::TcpListener::from(self.socket.as_fd().try_clone_to_owned()?);
         self.shared = true;
         let socket = TcpListener::from_std(socket);
-        Ok(Some(SoftAcceptor::new(socket, self.paced, true, self.groups)))
+        Ok(Some(SoftAcceptor::new(socket, self.paced, true, self.groups.share())))
     }
 }
 
@@ -115,7 +119,7 @@ impl LinkSetup for SoftLink {
         // The connections that it accepts begin so.
         let _ = sys::no_delay(&socket, true);
         let socket = TcpListener::from_std(socket);
-        Ok((SoftAcceptor::new(socket, paced, false, opts.groups), addr))
+        Ok((SoftAcceptor::new(socket, paced, false, GroupTaker::new(opts.groups)), addr))
     }
 
     fn begin_startup(driver: &mut SoftRnic, listener: u32, peer: SoftPeer, now: Time) {
@@ -124,6 +128,7 @@ impl LinkSetup for SoftLink {
             SoftPeer::Stream(group, stream) => {
                 return driver.accept_stream(listener, (group, stream), now);
             }
+            SoftPeer::Group(group) => return driver.take_passed_group(listener, group, now),
         };
         let Ok(listening) = driver.listening.listeners.get(listener) else { return };
         let (deadline, addr) = (now + listening.handshake_timeout, listening.addr);
@@ -135,7 +140,7 @@ impl LinkSetup for SoftLink {
         let Ok(local) = local else { return };
         sys::paced_between_hosts(&stream, local, peer, listening.acceptor.paced);
         let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));
-        let groups = listening.acceptor.groups() != TakesGroups::No;
+        let groups = listening.acceptor.groups().any_may_take();
         let stream = LinkStream::Own(share(stream));
         let mut link = SoftLink::new(stream, (local, peer), engine, owner, true);
         if groups {
@@ -151,7 +156,7 @@ impl LinkSetup for SoftLink {
 
     fn take_groups(driver: &mut SoftRnic, listener: u32, takes: TakesGroups) {
         if let Ok(listening) = driver.listening.listeners.get_mut(listener) {
-            listening.acceptor.groups = takes;
+            listening.acceptor.groups.set(takes);
         }
     }
 

@@ -57,8 +57,8 @@ impl Traffic for SoftLink {
     fn serve_group(driver: &mut SoftRnic, id: u32, now: Time) {
         driver.serve_group(id, now);
     }
-    fn group_timed_out(driver: &mut SoftRnic, id: u32, _: Time) {
-        driver.group_timed_out(id);
+    fn group_timed_out(driver: &mut SoftRnic, id: u32, now: Time) {
+        driver.group_timed_out(id, now);
     }
     fn flush_later(driver: &mut SoftRnic, id: u32, now: Time) -> bool {
         let Ok(link) = driver.links.get_mut(id) else { return false };

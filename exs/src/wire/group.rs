@@ -4,10 +4,11 @@
 //! Hello and its answer, once in each direction:
 //!  0                                16        18        20        24        28        32
 //! +--------------------------------+---------+---------+---------+---------+---------+
-//! | "EXS Group Hello " or "..Answ.." | version | flags   | window  | streams | 0       |
+//! | "EXS Group Hello " or "..Answ.." | version | flags   | window  | streams | groups  |
 //! +--------------------------------+---------+---------+---------+---------+---------+
 //! version: 1      flags: 0      window: bytes that may be under way to the sender of this frame
 //! on a stream      streams: streams that it takes at a time; 0 in an answer: none, for now
+//! groups: in an answer, the groups among which the other end may spread its streams; 0: one
 //!
 //! Frames, after the hello:
 //!  0               4       5                   8
@@ -78,6 +79,9 @@ pub struct HelloRepr {
     pub window: u32,
     /// Streams that its sender takes at a time. 0 in an answer: none, for now.
     pub streams: u32,
+    /// In an answer, the groups among which the other end may spread its streams: each may come to
+    /// another thread of the sender. 0 counts as 1.
+    pub groups: u32,
 }
 
 impl HelloRepr {
@@ -97,11 +101,11 @@ impl HelloRepr {
         let word = |at: usize| {
             u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let (window, streams) = (word(20), word(24));
+        let (window, streams, groups) = (word(20), word(24), word(28));
         if window < LEAST_WINDOW {
             return Err(GroupWireError::Window(window));
         }
-        Ok(HelloRepr { answer, window, streams })
+        Ok(HelloRepr { answer, window, streams, groups })
     }
 
     /// Writes it.
@@ -111,6 +115,7 @@ impl HelloRepr {
         out[16..18].copy_from_slice(&VERSION.to_be_bytes());
         out[20..24].copy_from_slice(&self.window.to_be_bytes());
         out[24..28].copy_from_slice(&self.streams.to_be_bytes());
+        out[28..].copy_from_slice(&self.groups.to_be_bytes());
         out
     }
 }
@@ -244,8 +249,9 @@ mod tests {
 
     #[test]
     fn the_hello_has_these_bytes() {
-        let hello = HelloRepr { answer: false, window: 0x0004_0000, streams: 0x0001_0000 };
-        let mut bytes = *b"EXS Group Hello \0\x01\0\0\0\x04\0\0\0\x01\0\0\0\0\0\0";
+        let (window, streams, groups) = (0x0004_0000, 0x0001_0000, 0x0203);
+        let hello = HelloRepr { answer: false, window, streams, groups };
+        let mut bytes = *b"EXS Group Hello \0\x01\0\0\0\x04\0\0\0\x01\0\0\0\0\x02\x03";
         assert_eq!(hello.emit(), bytes);
         assert_eq!(HelloRepr::parse(&bytes, false), Ok(hello));
         assert_eq!(HelloRepr::parse(&bytes, true), Err(GroupWireError::Key));
@@ -262,7 +268,7 @@ mod tests {
     #[test]
     fn an_end_that_knows_mpa_only_refuses_a_hello() {
         use crate::wire::mpa::{FRAME_LEN, FrameKind, FrameRepr};
-        let hello = HelloRepr { answer: false, window: 1 << 18, streams: 1 }.emit();
+        let hello = HelloRepr { answer: false, window: 1 << 18, streams: 1, groups: 0 }.emit();
         let head = hello.first_chunk::<FRAME_LEN>().unwrap();
         assert!(FrameRepr::parse(head, FrameKind::Request).is_err());
         let request = FrameRepr {

@@ -25,7 +25,7 @@ async fn ask(clients: &mut [AsyncStream], byte: u8) {
     }
 }
 
-/// The answer of one task waits for the turn of the driver behind the other tasks, and one of these
+/// The answer of one task waits for the turn of the driver behind the other tasks, and the next of these
 /// blocks the thread. Then the background thread sends the answer.
 #[test]
 fn an_answer_leaves_although_another_task_blocks_the_thread() {
@@ -37,12 +37,15 @@ fn an_answer_leaves_although_another_task_blocks_the_thread() {
             let listener = On::Grouped.listener();
             says_addr.send(listener.local_addr().unwrap()).unwrap();
             let answers = tokio::spawn(echo(listener.accept().await.unwrap().0));
-            let mut blocks = listener.accept().await.unwrap().0;
-            while let byte @ 1.. = blocks.read_u8().await.unwrap() {
-                blocks.write_all(&[byte]).await.unwrap();
-            }
-            has_answered.recv().unwrap();
+            let mut stream = listener.accept().await.unwrap().0;
+            let blocks = tokio::spawn(async move {
+                while let byte @ 1.. = stream.read_u8().await.unwrap() {
+                    stream.write_all(&[byte]).await.unwrap();
+                }
+                has_answered.recv().unwrap();
+            });
             answers.await.unwrap();
+            blocks.await.unwrap();
         });
     });
     runtime(1).block_on(async {

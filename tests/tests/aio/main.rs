@@ -85,6 +85,11 @@ macro_rules! on_each {
             }
 
             #[test]
+            fn grouped_reactors() {
+                crate::run(crate::On::Grouped, crate::SEVERAL_REACTORS, case);
+            }
+
+            #[test]
             fn shm() {
                 crate::run(crate::On::Shm, 1, case);
             }

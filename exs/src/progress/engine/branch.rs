@@ -365,6 +365,7 @@ impl Engine {
         let trunk = |s: &super::sock::Sock| s.accepts.as_ref().and_then(|a| a.trunk.clone());
         let Some(trunk) = self.sockets.get(id).and_then(trunk) else { return false };
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
+        self.tell_groups(id, !ticket.queue.is_apart());
         if let Some(a) = &mut self.sockets[id.index].accepts {
             a.post(AcceptOp { op, home });
         }

@@ -83,21 +83,28 @@ impl Engine {
         }
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
         let here = self.neighbours.here();
-        let s = self.sockets.find(id)?;
         // A connection in a group stays in the shard of its listener.
-        let able = s.opts.link_group.is_some() && !ticket.queue.is_apart() && home == here;
-        let groups = if able { TakesGroups::Yes } else { TakesGroups::No };
-        if let Some(a) = &mut s.accepts {
+        self.tell_groups(id, !ticket.queue.is_apart() && home == here);
+        if let Some(a) = &mut self.sockets.find(id)?.accepts {
             a.post(AcceptOp { op, home });
-            if a.groups.replace(groups) != Some(groups) {
-                for (place, listener) in &a.on {
-                    self.devices[place.device].rnic.take_groups(*listener, groups);
-                }
-            }
         }
         self.rest_listener(id, false);
         self.match_accepts(id.index, now);
         Ok(())
+    }
+
+    /// Tells the devices of a listener, or of a branch, whether its accepts allow link groups now.
+    pub(super) fn tell_groups(&mut self, id: SockId, allows: bool) {
+        let Some(s) = self.sockets.get_mut(id) else { return };
+        let able = allows && s.opts.link_group.is_some();
+        let groups = if able { TakesGroups::Yes } else { TakesGroups::No };
+        let Some(a) = &mut s.accepts else { return };
+        if a.groups.replace(groups) == Some(groups) {
+            return;
+        }
+        for (place, listener) in &a.on {
+            self.devices[place.device].rnic.take_groups(*listener, groups);
+        }
     }
 
     /// Hands established connections to the accepts that wait for them.

@@ -1,17 +1,16 @@
 //! The side that groups come to.
 
-use std::os::fd::AsFd;
-
 use super::super::SoftRnic;
 use super::super::link::SoftLink;
+use super::spread::{GroupTaker, PassedGroup, Placed};
 use super::{
     GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LinkGroup, LinkStream, MAX_PENDING,
-    MAX_STREAMS, StreamEnd, StreamHolder,
+    MAX_STREAMS, StreamEnd, StreamHolder, WINDOW,
 };
 use crate::driver::{Link, LinkOwner, Source};
 use crate::iwarp::IwarpEngine;
 use crate::rnic::TakesGroups;
-use crate::sys::{self, IoVec, TcpSendFlags};
+use crate::sys::{self, IoVec, SharedStream, TcpSendFlags};
 use crate::time::Time;
 use crate::wire::group::{FIRST_BYTE, GroupWireError, HELLO_LEN, HelloRepr, ResetReason};
 
@@ -54,6 +53,14 @@ impl SoftLink {
     }
 }
 
+/// Answers a hello. False: the peer has gone.
+fn answer_hello(stream: &SharedStream, streams: u32, groups: u32) -> bool {
+    let bytes = HelloRepr { answer: true, window: WINDOW, streams, groups }.emit();
+    let flags = TcpSendFlags { more: false, end_of_record: false };
+    // The connection is new, so there is room.
+    sys::send(stream, &[IoVec::new(&bytes)], flags).is_ok_and(|sent| sent == HELLO_LEN)
+}
+
 impl SoftRnic {
     /// Makes a group of an accepted connection, if its hello has come. True if the link is gone.
     pub(in crate::tcp) fn adopt_group(&mut self, id: u32, now: Time) -> bool {
@@ -68,41 +75,70 @@ impl SoftRnic {
                 return true;
             }
         };
-        let acceptor = self.listening.listeners.get(listener).map(|l| l.acceptor.groups());
-        let streams = match acceptor {
-            Ok(TakesGroups::Yes) => MAX_STREAMS,
-            Ok(TakesGroups::NotYet) => 0,
-            Ok(TakesGroups::No) | Err(_) => {
-                self.cut_link(id);
-                return true;
-            }
-        };
+        let listening = self.listening.listeners.get(listener);
+        let groups = listening.ok().map(|l| l.acceptor.groups());
+        let takes = groups.map_or(TakesGroups::No, GroupTaker::takes);
+        let placed = groups.map_or(Placed::Nowhere, GroupTaker::place);
+        if matches!((&placed, takes), (Placed::Nowhere, TakesGroups::No)) {
+            self.cut_link(id);
+            return true;
+        }
         self.release_request(id);
         let Ok(mut link) = self.links.remove(id) else { return true };
         self.turns.timers.clear(Source::Link(id));
         link.forget(&self.reactor);
-        let Some(stream) = link.stream.own().cloned() else { return true };
-        let bytes = HelloRepr { streams, ..super::hello(true) }.emit();
-        let flags = TcpSendFlags { more: false, end_of_record: false };
-        // The connection is new, so there is room.
-        let sent = sys::send(&stream.as_fd(), &[IoVec::new(&bytes)], flags).ok();
-        if sent != Some(HELLO_LEN) || streams == 0 {
-            return true;
+        let (Some(stream), addrs) = (link.stream.own().cloned(), link.addrs) else { return true };
+        match placed {
+            Placed::Here(place) => {
+                let group = PassedGroup { stream, addrs, hello, place };
+                self.begin_accepted_group(listener, group, now);
+            }
+            Placed::There(place) => PassedGroup { stream, addrs, hello, place }.pass(),
+            Placed::Nowhere => {
+                // None for now.
+                answer_hello(&stream, 0, 0);
+            }
         }
-        let side = GroupSide::Acceptor { listener };
-        let mut group = LinkGroup::new(stream, link.addrs, side, GroupStage::Greeting);
+        true
+    }
+
+    /// Takes a group whose hello another RNIC at the port has read.
+    pub(in crate::tcp) fn take_passed_group(
+        &mut self,
+        listener: u32,
+        group: PassedGroup,
+        now: Time,
+    ) {
+        let listening = self.listening.listeners.get(listener);
+        let takes = listening.is_ok_and(|l| l.acceptor.groups().takes() == TakesGroups::Yes);
+        match takes {
+            true => self.begin_accepted_group(listener, group, now),
+            false => {
+                answer_hello(&group.stream, 0, 0);
+            }
+        }
+    }
+
+    /// Answers a hello, and makes a group of its connection.
+    fn begin_accepted_group(&mut self, listener: u32, group: PassedGroup, now: Time) {
+        let PassedGroup { stream, addrs, hello, place } = group;
+        let Ok(listening) = self.listening.listeners.get(listener) else { return };
+        if !answer_hello(&stream, MAX_STREAMS, listening.acceptor.groups().takers()) {
+            return;
+        }
+        let side = GroupSide::Acceptor { listener, _place: place };
+        let mut group = LinkGroup::new(stream, addrs, side, GroupStage::Greeting);
         group.open(hello);
         if let Ok(group) = self.add_group(group) {
             self.turns.timers.set(Source::Group(group), now + IDLE_LIMIT);
             self.enqueue(Source::Group(group));
         }
-        true
     }
 
     /// The peer opens a stream.
     pub(super) fn take_open(&mut self, id: u32, stream: u32, port: u16) {
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
-        let GroupSide::Acceptor { listener } = group.side else {
+        let GroupSide::Acceptor { listener, .. } = group.side else {
             return self.spoil_group(id, "OPEN from the side that was dialed");
         };
         if group.last.checked_add(1) != Some(stream) {
@@ -113,7 +149,7 @@ impl SoftRnic {
         let Ok(listening) = self.listening.listeners.get_mut(listener) else {
             return self.reset_stream(id, stream, ResetReason::Refused);
         };
-        if full || listening.acceptor.groups() != TakesGroups::Yes {
+        if full || listening.acceptor.groups().takes() != TakesGroups::Yes {
             return self.reset_stream(id, stream, ResetReason::Refused);
         }
         listening.acceptor.opened(id, stream);
@@ -160,7 +196,7 @@ impl SoftRnic {
 
     /// A listener is closed: it refuses the streams that no program has accepted.
     pub(in crate::tcp) fn refuse_waiting(&mut self, listener: u32) {
-        let of_listener = |group: &LinkGroup| matches!(group.side, GroupSide::Acceptor { listener: l } if l == listener);
+        let of_listener = |group: &LinkGroup| matches!(group.side, GroupSide::Acceptor { listener: l, .. } if l == listener);
         let groups = self.parts.groups.table.iter().filter(|(_, group)| of_listener(group));
         let waiting: Vec<(u32, u32)> = groups
             .flat_map(|(id, group)| {

@@ -13,8 +13,8 @@ use super::super::deferred::share;
 use super::super::dial::{DialPlan, SoftDial};
 use super::super::link::SoftLink;
 use super::{
-    GroupSide, GroupStage, GroupStream, LinkGroup, LinkGroups, LinkStream, PORTS, StreamEnd,
-    StreamHolder, hello,
+    GroupSide, GroupStage, GroupStream, LinkGroup, LinkGroups, LinkStream, MAX_STREAMS, PORTS,
+    StreamEnd, StreamHolder, WINDOW,
 };
 use crate::driver::{Conn, LinkOwner, Source};
 use crate::iwarp::IwarpEngine;
@@ -33,6 +33,13 @@ const SHORT_MEMORY: Duration = Duration::from_secs(1);
 const MOST_REFUSALS: u32 = 3;
 /// Such ends, at most.
 const MOST_UNABLE: usize = 64;
+/// Groups to one address, at most, whatever the other end says.
+const MOST_GROUPS: u32 = 256;
+
+/// The hello of a dialer.
+fn our_hello() -> HelloRepr {
+    HelloRepr { answer: false, window: WINDOW, streams: MAX_STREAMS, groups: 0 }
+}
 
 /// What the links of a group have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,8 +136,8 @@ impl SoftRnic {
         now: Time,
     ) -> Result<Conn, RnicError> {
         let key = plan.group_key();
-        let id = match self.parts.groups.by_key.get(&key) {
-            Some(id) => *id,
+        let id = match self.parts.groups.choose(&key) {
+            Some(id) => id,
             None => self.begin_group(key, plan.timeout, now)?,
         };
         let group = self.parts.groups.table.get_mut(id)?;
@@ -170,7 +177,7 @@ impl SoftRnic {
         let [a, b, ..] = self.memory.random_u64().to_ne_bytes();
         group.next_port = PORTS.start() | u16::from_ne_bytes([a, b]);
         let id = self.add_group(group)?;
-        self.parts.groups.by_key.insert(key, id);
+        self.parts.groups.sets.add(key, id);
         self.turns.timers.set(Source::Group(id), now + timeout);
         // On loopback the peer's host answers within the call.
         self.group_connects(id, now);
@@ -201,7 +208,7 @@ impl SoftRnic {
             Some(Ok(addrs)) => {
                 group.addrs = addrs;
                 let _ = sys::no_delay(&*group.stream, true);
-                let bytes = hello(false).emit();
+                let bytes = our_hello().emit();
                 let flags = TcpSendFlags { more: false, end_of_record: false };
                 match sys::send(&*group.stream, &[IoVec::new(&bytes)], flags) {
                     // A new connection has room for it.
@@ -232,38 +239,43 @@ impl SoftRnic {
         let memory = if answer.is_some() { SHORT_MEMORY } else { MEMORY };
         let Some(answer) = answer.filter(|answer| answer.streams > 0) else {
             group.end = Some(libc::ECONNRESET);
-            let GroupSide::Dialer { key, .. } = &group.side else { return };
-            let addr = key.addr;
-            crate::trace::debug!("{addr} takes no link groups");
-            return self.parts.groups.note_unable(addr, now + memory);
+            return self.note_no_group(id, now + memory);
         };
         group.open(answer);
         self.turns.timers.clear(Source::Group(id));
-        let GroupSide::Dialer { pending, .. } = &mut group.side else { return };
-        let mut dials = std::mem::take(pending);
+        let GroupSide::Dialer { key, pending } = &mut group.side else { return };
+        let (key, mut dials) = (*key, std::mem::take(pending));
+        self.parts.groups.sets.note_most(&key, answer.groups.min(MOST_GROUPS));
         let most = usize::try_from(answer.streams).unwrap_or(usize::MAX);
         self.fall_back(dials.split_off(dials.len().min(most)));
-        for dial in dials {
-            let Ok(dialed) = self.parts.dials.remove(dial) else { continue };
-            self.turns.timers.clear(Source::Opening(dial));
-            let (qp, addr) = (dialed.plan.qp, dialed.plan.addr);
-            let deadline = dialed.plan.deadline.max(now);
-            match self.open_stream(id, dialed.plan) {
-                Ok(link) => {
-                    self.turns.timers.set(Source::Link(link), deadline);
-                    if let Ok(pair) = self.qps.get_mut(qp) {
-                        pair.conn = Conn::Link(link);
-                    }
-                    self.finish_open(link);
-                }
-                Err(error) => {
-                    self.parts.groups.uncount_dial(addr);
-                    self.report_failed_dial(qp, error);
-                }
-            }
-        }
+        self.dial_again_in_groups(dials, now);
         self.parts.groups.emptied.push(id);
         self.enqueue(Source::Group(id));
+    }
+
+    /// The other end has answered that it takes no group, or not this one.
+    fn note_no_group(&mut self, id: u32, until: Time) {
+        let groups = &mut self.parts.groups;
+        let Ok(group) = groups.table.get(id) else { return };
+        let GroupSide::Dialer { key, .. } = group.side else { return };
+        // A shard there takes none, and another one does.
+        if groups.sets.leave(&key, id) {
+            return;
+        }
+        crate::trace::debug!("{} takes no link groups", key.addr);
+        groups.note_unable(key.addr, until);
+    }
+
+    /// Begins dials anew that have waited for a group.
+    pub(super) fn dial_again_in_groups(&mut self, dials: Vec<u32>, now: Time) {
+        for dial in dials {
+            let Ok(mut dialed) = self.parts.dials.remove(dial) else { continue };
+            self.turns.timers.clear(Source::Opening(dial));
+            let (qp, addr) = (dialed.plan.qp, dialed.plan.addr);
+            dialed.plan.deadline = dialed.plan.deadline.max(now);
+            let conn = self.dial_in_group(dialed.plan, now);
+            self.end_dial_again(qp, addr, conn);
+        }
     }
 
     /// Begins a stream. Returns its link.
@@ -342,9 +354,7 @@ impl SoftRnic {
         let Ok(mut link) = self.links.remove(id) else { return true };
         self.turns.timers.clear(Source::Link(id));
         let key = plan.group_key();
-        if self.parts.groups.by_key.get(&key) == Some(&group) {
-            self.parts.groups.by_key.remove(&key);
-        }
+        self.parts.groups.sets.leave(&key, group);
         let (qp, addr) = (plan.qp, plan.addr);
         if let Ok(pair) = self.qps.get_mut(qp) {
             pair.recvs = link.engine.take_recvs();

@@ -86,7 +86,7 @@ impl SoftRnic {
     }
 
     /// Ends a group whose TCP connection has ended, and all of its links.
-    pub(super) fn end_broken_group(&mut self, id: u32) {
+    pub(super) fn end_broken_group(&mut self, id: u32, now: Time) {
         let Ok(group) = self.parts.groups.table.get(id) else { return };
         let Some(errno) = group.end else { return };
         // The bytes that came before the end count.
@@ -106,10 +106,14 @@ impl SoftRnic {
                 self.enqueue(Source::Link(link));
             }
         }
-        if let GroupSide::Dialer { pending, .. } = side
+        if let GroupSide::Dialer { key, pending } = side
             && stage != GroupStage::Open
         {
-            self.fall_back(pending);
+            self.parts.groups.sets.note_failed(&key);
+            match self.parts.groups.choose(&key) {
+                Some(_) => self.dial_again_in_groups(pending, now),
+                None => self.fall_back(pending),
+            }
         }
     }
 
@@ -118,10 +122,8 @@ impl SoftRnic {
         let group = self.parts.groups.table.remove(id).ok()?;
         self.turns.timers.clear(Source::Group(id));
         self.reactor.forget(&mut SourceFd(&group.stream.as_raw_fd()));
-        if let GroupSide::Dialer { key, .. } = &group.side
-            && self.parts.groups.by_key.get(key) == Some(&id)
-        {
-            self.parts.groups.by_key.remove(key);
+        if let GroupSide::Dialer { key, .. } = &group.side {
+            self.parts.groups.sets.leave(key, id);
         }
         self.wake_waiting_for_fds();
         Some((group.side, group.stage, group.streams.into_values().collect()))
@@ -143,13 +145,13 @@ impl SoftRnic {
     }
 
     /// The deadline of a group has passed: of its start-up, or of its time without streams.
-    pub(in crate::tcp) fn group_timed_out(&mut self, id: u32) {
+    pub(in crate::tcp) fn group_timed_out(&mut self, id: u32, now: Time) {
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
         if group.stage != GroupStage::Open {
             group.end = Some(libc::ETIMEDOUT);
         } else if group.is_idle() {
             group.end = Some(libc::ECONNRESET);
         }
-        self.end_broken_group(id);
+        self.end_broken_group(id, now);
     }
 }

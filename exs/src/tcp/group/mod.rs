@@ -4,7 +4,8 @@
 //! group are links as others are, with an engine each. In the place of a TCP connection they have a
 //! [`GroupStream`]. The group moves their bytes: `input` takes frames apart, `output` puts them
 //! together, `dial` opens groups and streams in them, `accept` answers, `serve` gives a group its
-//! turn, `end` ends groups and streams, and `pace` dials for those that get no group.
+//! turn, `end` ends groups and streams, `set` spreads the streams to an address over groups, `spread` brings groups to
+//! the RNICs of a port, and `pace` dials for those that get no group.
 //!
 //! What it promises: no frame of a peer makes it panic, or grow without bound. A frame that breaks a
 //! rule ends the group, and all of its links with ECONNRESET.
@@ -19,6 +20,8 @@ mod output;
 mod pace;
 mod read;
 mod serve;
+mod set;
+mod spread;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -42,6 +45,9 @@ pub(super) use input::GroupBytes;
 use input::GroupInput;
 use output::GroupOutput;
 pub(super) use pace::{DialPlace, PacedDials};
+use set::GroupSets;
+use spread::GroupPlace;
+pub(super) use spread::{GroupTaker, PassedGroup};
 
 /// Bytes that may be under way to this side on a stream.
 const WINDOW: u32 = 256 << 10;
@@ -61,11 +67,6 @@ const PORTS: RangeInclusive<u16> = 49_152..=65_535;
 const LINGER: Duration = Duration::from_secs(10);
 /// Time after which the other side does so.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
-
-/// What our hello says.
-fn hello(answer: bool) -> HelloRepr {
-    HelloRepr { answer, window: WINDOW, streams: MAX_STREAMS }
-}
 
 /// The end of a stream, as the group has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +170,7 @@ enum GroupSide {
     /// It opened the group. Dials that wait for the answer.
     Dialer { key: GroupKey, pending: Vec<u32> },
     /// The group came to this listener.
-    Acceptor { listener: u32 },
+    Acceptor { listener: u32, _place: GroupPlace },
 }
 
 /// How far a group has come.
@@ -261,6 +262,14 @@ impl LinkGroup {
         port
     }
 
+    /// The streams that it has, or will have.
+    fn load(&self) -> usize {
+        match &self.side {
+            GroupSide::Dialer { pending, .. } => self.streams.len() + pending.len(),
+            GroupSide::Acceptor { .. } => self.streams.len(),
+        }
+    }
+
     fn is_open(&self) -> bool {
         self.stage == GroupStage::Open && self.end.is_none()
     }
@@ -284,7 +293,7 @@ struct DialedLinks {
 pub(super) struct LinkGroups {
     pub(super) table: IdTable<LinkGroup>,
     /// The groups that this side opened, and that take further streams.
-    by_key: HashMap<GroupKey, u32>,
+    sets: GroupSets,
     /// Links and dials to each address.
     dialed: HashMap<SocketAddr, DialedLinks>,
     /// Addresses whose ends know no groups, and until when this is remembered.
@@ -307,7 +316,7 @@ impl Default for LinkGroups {
     fn default() -> LinkGroups {
         LinkGroups {
             table: IdTable::new("link group"),
-            by_key: HashMap::new(),
+            sets: GroupSets::default(),
             dialed: HashMap::new(),
             unable: VecDeque::new(),
             paced: PacedDials::default(),

@@ -24,7 +24,7 @@ impl SoftRnic {
                 self.write_group(id);
             }
         }
-        self.end_broken_group(id);
+        self.end_broken_group(id, now);
     }
 
     fn read_group_turn(&mut self, id: u32) {

@@ -1,0 +1,288 @@
+//! Which of the RNICs that share a port gets a group.
+//!
+//! The kernel brings the connection of a group to any of them. The one that reads the hello gives the
+//! group to the RNIC that has the fewest groups of the port, so that they spread over the shards that
+//! accept. A group for another RNIC goes into that one's mail, and an eventfd in that one's reactor
+//! rings.
+
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mio::Interest;
+use mio::unix::SourceFd;
+
+use crate::driver::{ReactorShare, Source};
+use crate::rnic::{RnicError, TakesGroups};
+use crate::sys::{EventFd, SharedStream};
+use crate::wire::group::HelloRepr;
+
+/// A group whose hello another RNIC has read.
+pub struct PassedGroup {
+    pub(super) stream: Arc<SharedStream>,
+    /// Our address, and the peer's.
+    pub(super) addrs: (SocketAddr, SocketAddr),
+    pub(super) hello: HelloRepr,
+    pub(super) place: GroupPlace,
+}
+
+/// One of the RNICs, as the others see it.
+struct Taker {
+    number: u64,
+    takes: TakesGroups,
+    /// Its groups of this port, and those in its mail.
+    groups: usize,
+    mail: Vec<PassedGroup>,
+    /// Rings for mail. None: it gets none.
+    bell: Option<Arc<EventFd>>,
+}
+
+#[derive(Default)]
+struct Takers {
+    all: Vec<Taker>,
+    last: u64,
+}
+
+/// The RNICs that share a port.
+#[derive(Clone, Default)]
+struct GroupPort(Arc<Mutex<Takers>>);
+
+impl GroupPort {
+    fn lock(&self) -> MutexGuard<'_, Takers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Takers {
+    fn find(&mut self, number: u64) -> Option<&mut Taker> {
+        self.all.iter_mut().find(|taker| taker.number == number)
+    }
+}
+
+/// The place of a group at an RNIC, which counts it.
+pub(super) struct GroupPlace {
+    port: GroupPort,
+    number: u64,
+}
+
+impl std::fmt::Debug for GroupPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("GroupPlace").field(&self.number).finish()
+    }
+}
+
+impl Drop for GroupPlace {
+    fn drop(&mut self) {
+        if let Some(taker) = self.port.lock().find(self.number) {
+            taker.groups -= 1;
+        }
+    }
+}
+
+/// What becomes of a group that has come.
+#[derive(Debug)]
+pub(super) enum Placed {
+    /// This RNIC gets it.
+    Here(GroupPlace),
+    /// Another one does.
+    There(GroupPlace),
+    /// None does.
+    Nowhere,
+}
+
+/// An RNIC at a port, as it sees itself.
+pub(in crate::tcp) struct GroupTaker {
+    port: GroupPort,
+    number: u64,
+    takes: TakesGroups,
+    /// Rings for mail, once the port is shared, and whether the reactor watches it.
+    bell: Option<Arc<EventFd>>,
+    watched: bool,
+}
+
+impl GroupTaker {
+    /// The only one at its port.
+    pub(in crate::tcp) fn new(takes: TakesGroups) -> GroupTaker {
+        GroupTaker::at(GroupPort::default(), takes)
+    }
+
+    fn at(port: GroupPort, takes: TakesGroups) -> GroupTaker {
+        let mut takers = port.lock();
+        takers.last += 1;
+        let number = takers.last;
+        takers.all.push(Taker { number, takes, groups: 0, mail: Vec::new(), bell: None });
+        drop(takers);
+        GroupTaker { port, number, takes, bell: None, watched: false }
+    }
+
+    /// Another one at the same port. Its accepts will say whether it takes groups.
+    pub(in crate::tcp) fn share(&mut self) -> GroupTaker {
+        self.add_bell();
+        let takes = match self.takes {
+            TakesGroups::No => TakesGroups::No,
+            TakesGroups::Yes | TakesGroups::NotYet => TakesGroups::NotYet,
+        };
+        let mut other = GroupTaker::at(self.port.clone(), takes);
+        other.add_bell();
+        other
+    }
+
+    /// Without a descriptor for it, others pass no groups to this one.
+    fn add_bell(&mut self) {
+        if self.bell.is_none() {
+            self.bell = EventFd::new().ok().map(Arc::new);
+        }
+    }
+
+    /// Has the reactor watch for mail, as soon as the port is shared. Until then others pass no groups.
+    pub(in crate::tcp) fn watch(
+        &mut self,
+        reactor: &ReactorShare,
+        source: Source,
+    ) -> Result<(), RnicError> {
+        let Some(bell) = self.bell.clone().filter(|_| !self.watched) else { return Ok(()) };
+        reactor.watch(&mut SourceFd(&bell.as_raw_fd()), source, Interest::READABLE)?;
+        self.watched = true;
+        if let Some(taker) = self.port.lock().find(self.number) {
+            taker.bell = Some(bell);
+        }
+        Ok(())
+    }
+
+    /// Whether this one takes groups.
+    pub(in crate::tcp) fn takes(&self) -> TakesGroups {
+        self.takes
+    }
+
+    pub(in crate::tcp) fn set(&mut self, takes: TakesGroups) {
+        self.takes = takes;
+        if let Some(taker) = self.port.lock().find(self.number) {
+            taker.takes = takes;
+        }
+    }
+
+    /// True if one at the port may take a group now, or later.
+    pub(in crate::tcp) fn any_may_take(&self) -> bool {
+        self.takes != TakesGroups::No
+            || self.bell.is_some()
+                && self.port.lock().all.iter().any(|taker| taker.takes != TakesGroups::No)
+    }
+
+    /// The number of those that take groups.
+    pub(super) fn takers(&self) -> u32 {
+        let takers = self.port.lock();
+        let taking = takers.all.iter().filter(|taker| taker.takes == TakesGroups::Yes);
+        u32::try_from(taking.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Finds the place of a group that has come to this one.
+    pub(super) fn place(&self) -> Placed {
+        let mut takers = self.port.lock();
+        let here = |taker: &Taker| taker.number == self.number;
+        let able = |taker: &&mut Taker| {
+            taker.takes == TakesGroups::Yes && (here(taker) || taker.bell.is_some())
+        };
+        let fewest = takers.all.iter_mut().filter(able).min_by_key(|t| (t.groups, !here(t)));
+        let Some(taker) = fewest else { return Placed::Nowhere };
+        taker.groups += 1;
+        let (number, here) = (taker.number, here(taker));
+        drop(takers);
+        let place = GroupPlace { port: self.port.clone(), number };
+        if here { Placed::Here(place) } else { Placed::There(place) }
+    }
+
+    /// True if another one has passed a group to this one.
+    pub(in crate::tcp) fn has_mail(&self) -> bool {
+        let mail =
+            |takers: &mut Takers| takers.find(self.number).is_some_and(|t| !t.mail.is_empty());
+        self.bell.is_some() && mail(&mut self.port.lock())
+    }
+
+    /// Takes a group that another one has passed.
+    pub(in crate::tcp) fn take_mail(&mut self) -> Option<PassedGroup> {
+        let bell = self.bell.as_ref()?;
+        let mut takers = self.port.lock();
+        let taker = takers.find(self.number)?;
+        let passed = taker.mail.pop()?;
+        if taker.mail.is_empty() {
+            bell.drain();
+        }
+        Some(passed)
+    }
+}
+
+impl Drop for GroupTaker {
+    fn drop(&mut self) {
+        let mut takers = self.port.lock();
+        let at = takers.all.iter().position(|taker| taker.number == self.number);
+        let gone = at.map(|at| takers.all.swap_remove(at));
+        // The groups in its mail end. Their places take the lock.
+        drop(takers);
+        drop(gone);
+    }
+}
+
+impl PassedGroup {
+    /// Passes it to the RNIC of its place. If that one has gone, the group ends.
+    pub(super) fn pass(self) {
+        let port = self.place.port.clone();
+        let mut takers = port.lock();
+        let rest = match takers.find(self.place.number) {
+            Some(taker) => {
+                let bell = taker.bell.clone();
+                taker.mail.push(self);
+                bell.inspect(|bell| bell.signal());
+                None
+            }
+            None => Some(self),
+        };
+        drop(takers);
+        drop(rest);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use TakesGroups::{No, NotYet, Yes};
+
+    /// As a reactor that watches the bell does.
+    fn hears(taker: &GroupTaker) {
+        taker.port.lock().find(taker.number).unwrap().bell = taker.bell.clone();
+    }
+
+    #[test]
+    fn groups_go_where_the_fewest_are() {
+        let mut first = GroupTaker::new(Yes);
+        let mut second = first.share();
+        assert_eq!((first.takers(), second.takes()), (1, NotYet));
+        hears(&first);
+        hears(&second);
+        let Placed::Here(a) = first.place() else { panic!("the second does not take groups yet") };
+        second.set(Yes);
+        assert_eq!(first.takers(), 2);
+        let Placed::There(b) = first.place() else { panic!("the first has one") };
+        let Placed::Here(c) = second.place() else {
+            panic!("each has one, and this is the nearer")
+        };
+        drop((a, c));
+        let Placed::Here(a) = first.place() else { panic!("the first has none") };
+        second.set(No);
+        let Placed::There(c) = second.place() else { panic!("only the first takes groups") };
+        assert!(second.any_may_take());
+        drop(first);
+        assert!(matches!(second.place(), Placed::Nowhere) && !second.any_may_take());
+        drop((a, b, c));
+    }
+
+    #[test]
+    fn one_without_a_bell_gets_no_mail() {
+        let mut first = GroupTaker::new(Yes);
+        let mut second = first.share();
+        second.set(Yes);
+        let places: Vec<Placed> = (0..3).map(|_| first.place()).collect();
+        assert!(places.iter().all(|place| matches!(place, Placed::Here(_))), "{places:?}");
+        hears(&second);
+        assert!(matches!(first.place(), Placed::There(_)) && !second.has_mail());
+    }
+}
