@@ -53,6 +53,13 @@ unsafe extern "C" {
         ahandle: usize,
         mhandle: c_int,
     ) -> c_int;
+    fn exs_getsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        len: *mut socklen_t,
+    ) -> c_int;
     fn exs_epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
     fn exs_epoll_wait(
         epfd: c_int,
@@ -95,6 +102,10 @@ fn address(ip: Ipv4Addr, port: u16) -> sockaddr_in {
         sin_zero: [0; 8],
     }
 }
+
+/// The length of an error as an option of a socket.
+#[allow(clippy::cast_possible_truncation)] // 4
+const ERRNO_LEN: socklen_t = size_of::<c_int>() as socklen_t;
 
 /// A result of the C library: below zero, errno says why.
 fn checked(result: c_int) -> io::Result<c_int> {
@@ -151,16 +162,48 @@ impl Descriptor {
     /// # Errors
     /// What the C library sets errno to; that the address is none of IPv4.
     pub fn connect(to: SocketAddr) -> io::Result<Descriptor> {
+        let socket = Descriptor::socket(libc::SOCK_CLOEXEC)?;
+        socket.connect_to(to)?;
+        rustix::fs::fcntl_setfl(&socket, rustix::fs::OFlags::NONBLOCK)?;
+        Ok(socket)
+    }
+
+    /// Begins to connect, with calls that do not wait. The descriptor is writable at the end, whose
+    /// outcome [`Descriptor::connected`] returns. True if the connection is there already.
+    ///
+    /// # Errors
+    /// As [`Descriptor::connect`].
+    pub fn begin(to: SocketAddr) -> io::Result<(Descriptor, bool)> {
+        let socket = Descriptor::socket(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
+        match socket.connect_to(to) {
+            Ok(()) => Ok((socket, true)),
+            Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok((socket, false)),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn connect_to(&self, to: SocketAddr) -> io::Result<()> {
         let SocketAddr::V4(to) = to else {
             return Err(io::Error::other(format!("{to} is no IPv4 address")));
         };
-        let socket = Descriptor::socket(libc::SOCK_CLOEXEC)?;
         let addr = address(*to.ip(), to.port());
         let place = (&raw const addr).cast();
         // SAFETY: the address and its length are of one object, which outlives the call.
-        checked(unsafe { exs_connect(socket.fd(), place, LEN, 0, NO_QUEUE, 0) })?;
-        rustix::fs::fcntl_setfl(&socket, rustix::fs::OFlags::NONBLOCK)?;
-        Ok(socket)
+        checked(unsafe { exs_connect(self.fd(), place, LEN, 0, NO_QUEUE, 0) }).map(|_| ())
+    }
+
+    /// The outcome of a connect that was begun.
+    ///
+    /// # Errors
+    /// Why it has failed.
+    pub fn connected(&self) -> io::Result<()> {
+        let (mut errno, mut len): (c_int, socklen_t) = (0, ERRNO_LEN);
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_ERROR);
+        let place = (&raw mut errno).cast();
+        // SAFETY: the value and its length are objects that outlive the call, which writes at most `len`
+        // bytes.
+        checked(unsafe { exs_getsockopt(self.fd(), level, name, place, &raw mut len) })?;
+        if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
     }
 
     /// Accepts a connection whose calls do not wait; `None` if none is there.
@@ -183,8 +226,20 @@ impl Descriptor {
     /// # Errors
     /// What the C library sets errno to.
     pub fn watch(&self, epoll: BorrowedFd<'_>, data: u64, events: u32) -> io::Result<()> {
+        self.control(epoll, libc::EPOLL_CTL_ADD, data, events)
+    }
+
+    /// Changes what the epoll set waits for.
+    ///
+    /// # Errors
+    /// What the C library sets errno to.
+    pub fn watch_again(&self, epoll: BorrowedFd<'_>, data: u64, events: u32) -> io::Result<()> {
+        self.control(epoll, libc::EPOLL_CTL_MOD, data, events)
+    }
+
+    fn control(&self, epoll: BorrowedFd<'_>, op: c_int, data: u64, events: u32) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: data };
-        let (epoll, op) = (epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        let epoll = epoll.as_raw_fd();
         // SAFETY: the event outlives the call.
         checked(unsafe { exs_epoll_ctl(epoll, op, self.fd(), &raw mut event) }).map(|_| ())
     }

@@ -8,6 +8,7 @@ use exs::{Socket, SocketType, Token};
 use crate::abi::*;
 use crate::blocking::{self, Patience, TOKEN, refusal};
 use crate::data::not_ours;
+use crate::epoll_set::EpollSet;
 use crate::error::{Fail, Result, border};
 use crate::event::{Call, keep_accept, take_accept};
 use crate::pair::Pair;
@@ -113,7 +114,10 @@ pub unsafe extern "C" fn exs_accept(
 fn accept_now(entry: &Entry, fd: c_int, prepared: Prepared) -> Result<c_int> {
     let patience = options::patience(entry, fd, 0, Way::Recv);
     let result = blocking::run(&entry.socket, patience, |q| {
-        Ok(exs::__ffi::accept_in_turn(&entry.socket, q, TOKEN)?)
+        match EpollSet::of_thread().is_some_and(|set| set.event_loop.serves_accepted()) {
+            true => Ok(exs::__ffi::accept_in_loop(&entry.socket, q, TOKEN)?),
+            false => Ok(exs::__ffi::accept_in_turn(&entry.socket, q, TOKEN)?),
+        }
     });
     pollable::refresh(entry, fd);
     let mut event = result?;

@@ -160,12 +160,15 @@ pub(crate) struct Arrivals {
 #[derive(Debug)]
 struct Parts {
     interests: Vec<Interest>,
+    /// The epoll set that waits for something else than data, as for the end of a connect. So the set is
+    /// known before its first connection is there.
+    other: Option<Arc<EpollSet>>,
     fd: ArrivalFd,
 }
 
 impl Default for Parts {
     fn default() -> Parts {
-        Parts { interests: Vec::new(), fd: ArrivalFd::Unmade }
+        Parts { interests: Vec::new(), other: None, fd: ArrivalFd::Unmade }
     }
 }
 
@@ -207,13 +210,21 @@ impl Parts {
     }
 
     /// True if the event loop should take the place of the arrival descriptor, or of a thread that shows
-    /// the data. It does not where the kernel shows what arrives.
-    fn should_join(&self) -> bool {
+    /// the data. Where the kernel shows what arrives, it does so only if its turns move the data of other
+    /// sockets of the shard anyway.
+    fn should_join(&self, entry: &Entry) -> bool {
         match self.fd {
             ArrivalFd::Pair(_) => self.is_crowded(),
             ArrivalFd::Nothing => self.looped().is_some(),
-            ArrivalFd::Unmade | ArrivalFd::Stream(_) | ArrivalFd::Looped => false,
+            ArrivalFd::Stream(_) => self.is_driven(entry),
+            ArrivalFd::Unmade | ArrivalFd::Looped => false,
         }
+    }
+
+    /// True if the event loop of the only epoll set drives the socket's shard.
+    fn is_driven(&self, entry: &Entry) -> bool {
+        let drives = |one: &Interest| one.set.event_loop.drives(raw::shard_of(&entry.socket));
+        self.looped().is_some_and(drives)
     }
 
     /// True if the only epoll set has enough sockets for its event loop to serve this one.
@@ -233,6 +244,7 @@ impl Parts {
     /// socket's descriptor.
     fn make(&mut self, entry: &Entry, lent: bool) {
         self.fd = match raw::rung_by(&entry.socket) {
+            RungBy::Stream(_) if self.is_driven(entry) => ArrivalFd::Looped,
             RungBy::Stream(stream) => ArrivalFd::Stream(stream),
             RungBy::Nothing if self.looped().is_some() => ArrivalFd::Looped,
             RungBy::Nothing => ArrivalFd::Nothing,
@@ -265,7 +277,7 @@ impl Arrivals {
             return;
         }
         let parts = entry.arrivals.parts();
-        if parts.lacks_one() || parts.should_join() {
+        if parts.lacks_one() || parts.should_join(entry) {
             drop(parts);
             Arrivals::make(entry);
         }
@@ -274,9 +286,12 @@ impl Arrivals {
     fn make(entry: &Entry) {
         let lent = entry.face.is_lent();
         let mut parts = entry.arrivals.parts();
-        if parts.should_join() {
+        if parts.should_join(entry) {
             parts.interests.iter().for_each(|interest| parts.deregister(interest));
             parts.fd = ArrivalFd::Looped;
+        }
+        if parts.looped().is_some() {
+            raw::note_loop(&entry.socket);
         }
         // Another thread may have made it meanwhile.
         if parts.lacks_one() {
@@ -294,6 +309,12 @@ impl Arrivals {
     /// True if an event loop serves the socket.
     pub(crate) fn is_looped(entry: &Entry) -> bool {
         entry.arrivals.looped.load(Ordering::Acquire)
+    }
+
+    /// True if the program waits for the socket in an event loop that drives shards.
+    pub(crate) fn is_driven(entry: &Entry) -> bool {
+        Arrivals::is_looped(entry)
+            || entry.arrivals.is_used() && entry.arrivals.parts().is_driven(entry)
     }
 
     /// Lets the loop find data of a socket, if it is the only one that waits for it. The caller has the
@@ -348,7 +369,12 @@ impl Arrivals {
         let set = EpollSet::of(numbers.0).ok();
         let mut parts = entry.arrivals.parts();
         let before = parts.index(numbers).map(|at| parts.interests.swap_remove(at));
+        let oneshot = event.events & libc::EPOLLONESHOT.cast_unsigned() != 0;
+        parts.other = set.clone().filter(|_| !oneshot);
         let now = set.and_then(|set| Interest::of(set, numbers, event));
+        if now.is_some() {
+            parts.other = None;
+        }
         let unchanged = |a: &Interest, b: &Interest| {
             let of = |interest: &Interest| {
                 let event = interest.of_arrivals();
@@ -361,6 +387,9 @@ impl Arrivals {
             parts.deregister(&before);
         }
         if let Some(now) = now {
+            if !entry.socket.is_listening() {
+                now.set.event_loop.note_connection();
+            }
             let registered = kept || parts.register(&now);
             parts.interests.push(now);
             if !registered {
@@ -378,6 +407,7 @@ impl Arrivals {
             let before = parts.interests.swap_remove(at);
             parts.deregister(&before);
         }
+        parts.other = None;
         Arrivals::settle(entry, parts);
     }
 
@@ -412,7 +442,7 @@ impl Arrivals {
         if entry.arrivals.is_used() {
             let mut parts = entry.arrivals.parts();
             parts.end(entry);
-            let sets = std::mem::take(&mut parts.interests);
+            let sets = (std::mem::take(&mut parts.interests), parts.other.take());
             entry.arrivals.note.clear();
             drop(parts);
             drop(sets);

@@ -9,6 +9,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use crate::abi::*;
 use crate::blocking::{self, Patience, TOKEN};
 use crate::data::not_ours;
+use crate::epoll_set::EpollSet;
 use crate::error::{Fail, Result, border};
 use crate::event::Call;
 use crate::pair::Pair;
@@ -269,6 +270,19 @@ impl Peer {
         }
         Ok(())
     }
+
+    /// Posts the connect of a call without a queue.
+    pub(crate) fn connect_for_thread(
+        &self,
+        socket: &Socket,
+        on: &EventQueue,
+        token: Token,
+    ) -> Result<()> {
+        match EpollSet::of_thread() {
+            Some(_) => self.connect(socket, &exs::__ffi::in_loop(on), token),
+            None => self.connect(socket, on, token),
+        }
+    }
 }
 
 /// Connects an EXS socket, as the queue and its flags say: by an event, in the background, or before
@@ -291,7 +305,7 @@ fn connect(
     match options::patience(entry, fd, 0, Way::Send) {
         Patience::None => poll::connect(entry, fd, to),
         patience => {
-            let post = |q: &EventQueue| to.connect(&entry.socket, q, TOKEN);
+            let post = |q: &EventQueue| to.connect_for_thread(&entry.socket, q, TOKEN);
             let connected = blocking::run(&entry.socket, patience, post)?.into_result();
             pollable::refresh(entry, fd);
             connected?;

@@ -127,7 +127,7 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
     // next send may have one of its own.
     if let Memory::One(buffer) = &memory
         && !entry.limits.any()
-        && raw::send_at_once(&entry.socket, buffer)
+        && send_now(entry, buffer)
     {
         return Ok(c_int::try_from(buffer.len()).unwrap_or(c_int::MAX));
     }
@@ -139,6 +139,14 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
     }
     let sent = blocking::run(&entry.socket, patience, |q| memory.post_send(entry, q, TOKEN));
     told::send(entry, sent.and_then(moved))
+}
+
+/// Sends few bytes, if that completes at once.
+fn send_now(entry: &Entry, buffer: &Buffer) -> bool {
+    match Arrivals::is_looped(entry) {
+        true => raw::send_in_loop(&entry.socket, buffer),
+        false => raw::send_at_once(&entry.socket, buffer),
+    }
 }
 
 fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {

@@ -113,11 +113,12 @@ impl Found {
                 return Ok(());
             }
         }
-        let mut slept = false;
+        // Whether the kernel was asked, and whether it said that a shard has something to do.
+        let (mut asked, mut woken) = (false, false);
         loop {
-            let rest = in_loop.drive();
-            self.take(in_loop);
-            if self.len > 0 && slept {
+            let rest = in_loop.drive(woken);
+            self.take(in_loop, asked)?;
+            if self.len > 0 && asked {
                 // The kernel had nothing else a moment ago.
                 return Ok(());
             }
@@ -129,28 +130,49 @@ impl Found {
                 Err(_) if self.len > 0 => 0,
                 Err(e) => return Err(e),
             };
-            let woken = self.merge(from_kernel, own)?;
-            slept = sleeps;
-            if self.len > 0 || sleeps && !woken || limit.left() == 0 {
+            woken = self.merge(from_kernel, own)?;
+            // A turn also ends an announced sleep. Otherwise peers and other threads would go on to wake
+            // this thread, and its sends would not wait for each other.
+            let turn = woken || sleeps && in_loop.event_loop().drives_any();
+            let over = match self.len {
+                0 => sleeps && !woken || limit.left() == 0 && (asked || !woken),
+                _ => !turn,
+            };
+            if over {
                 return Ok(());
             }
+            asked = sleeps || woken;
         }
     }
 
-    /// Takes the sockets that the loop has found. A quarter of the room is for the kernel's events.
-    fn take(&mut self, in_loop: &InLoop<'_>) {
-        let room = self.max - self.max / 4;
-        let (events, len) = (self.events, &mut self.len);
-        in_loop.take(room, |entry| {
+    /// Takes the sockets that the loop has found. A quarter of the room is for the kernel's events, unless
+    /// they are there already (`asked`).
+    fn take(&mut self, in_loop: &InLoop<'_>, asked: bool) -> Result<()> {
+        let (known, kept) = (self.len, if asked { 0 } else { self.max / 4 });
+        let mut stored = Ok(());
+        in_loop.take(self.max - kept - known, |entry| {
             let (event, by_level) = Arrivals::event(entry)?;
-            // The place was checked.
-            events.write_at(*len, event).ok()?;
-            *len += 1;
-            Some(by_level)
+            stored = self.put(event, known);
+            stored.is_ok().then_some(by_level)
         });
         if self.len == self.max {
             in_loop.note_full();
         }
+        stored
+    }
+
+    /// Adds an event, or joins it to one of the first `known` for the same socket.
+    fn put(&mut self, event: libc::epoll_event, known: usize) -> Result<()> {
+        let list = In::from(self.events);
+        let is_same = |i: &usize| list.read_at(*i).is_ok_and(|other| other.u64 == event.u64);
+        let same = (0..known).find(is_same);
+        let (at, events) = match same {
+            Some(i) => (i, list.read_at(i)?.events | event.events),
+            None => (self.len, event.events),
+        };
+        self.events.write_at(at, libc::epoll_event { events, u64: event.u64 })?;
+        self.len += usize::from(same.is_none());
+        Ok(())
     }
 
     /// Asks the kernel for events behind those that are there. Returns how many it has stored.
@@ -170,21 +192,13 @@ impl Found {
     /// Adds the kernel's events, which lie behind those that are there. An event for a socket that the
     /// loop has found, too, is joined to that. Returns true if there was one for the library.
     fn merge(&mut self, from_kernel: usize, own: u64) -> Result<bool> {
-        let (list, known, mut woken) = (In::from(self.events), self.len, false);
+        let (known, mut woken) = (self.len, false);
         for at in known..known + from_kernel {
-            let event = list.read_at(at)?;
-            if event.u64 == own {
-                woken = true;
-                continue;
+            let event = In::from(self.events).read_at(at)?;
+            match event.u64 == own {
+                true => woken = true,
+                false => self.put(event, known)?,
             }
-            let is_same = |i: &usize| list.read_at(*i).is_ok_and(|other| other.u64 == event.u64);
-            let same = (0..known).find(is_same);
-            let (at, events) = match same {
-                Some(i) => (i, list.read_at(i)?.events | event.events),
-                None => (self.len, event.events),
-            };
-            self.events.write_at(at, libc::epoll_event { events, u64: event.u64 })?;
-            self.len += usize::from(same.is_none());
         }
         Ok(woken)
     }

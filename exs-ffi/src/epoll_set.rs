@@ -63,6 +63,14 @@ impl EpollSet {
         })
     }
 
+    /// Returns the epoll set for which this thread waits by `exs_epoll_wait`. None if it never did, or if
+    /// no socket is registered there any more.
+    pub(crate) fn of_thread() -> Option<Arc<EpollSet>> {
+        // A thread that ends has no locals any more.
+        let set = LAST.try_with(|last| last.borrow().1.upgrade()).ok().flatten();
+        set.filter(|set| set.event_loop.is_used())
+    }
+
     /// Returns true if the number names this epoll set, as far as the kernel can say.
     pub(crate) fn is_named(&self, number: c_int) -> bool {
         raw::is_duplicate(number, self.fd.as_fd())

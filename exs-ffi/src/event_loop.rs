@@ -122,6 +122,12 @@ pub(crate) struct EventLoop {
     lists: Mutex<Lists>,
     /// Registrations of sockets that wait for data.
     members: AtomicUsize,
+    /// The loop drives a shard.
+    drives: AtomicBool,
+    /// A connection is among them, or was.
+    has_connections: AtomicBool,
+    /// A thread of the loop has accepted.
+    accepts: AtomicBool,
     /// The last call had no room for the kernel's events.
     full: AtomicBool,
     /// Threads in `exs_epoll_wait`.
@@ -168,6 +174,18 @@ impl EventLoop {
         self.members.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The socket is a connection.
+    pub(crate) fn note_connection(&self) {
+        self.has_connections.store(true, Ordering::Relaxed);
+    }
+
+    /// A thread of the loop accepts. Returns true if the loop will most likely serve the connection. It
+    /// does not if the threads give what they accept to others: then the loop has no connections.
+    pub(crate) fn serves_accepted(&self) -> bool {
+        let first = !self.accepts.swap(true, Ordering::Relaxed);
+        first || self.has_connections.load(Ordering::Relaxed)
+    }
+
     /// Such a registration has ended.
     pub(crate) fn remove_member(&self) {
         self.members.fetch_sub(1, Ordering::Relaxed);
@@ -183,7 +201,7 @@ impl EventLoop {
     pub(crate) fn begin(&self, register: impl Fn(&LoopDriver) -> bool) {
         let mut drivers = self.drivers();
         for one in drivers.iter_mut().filter(|one| one.driver.is_none()) {
-            one.make(&register);
+            self.make(one, &register);
         }
         self.used.store(true, Ordering::Release);
     }
@@ -196,9 +214,25 @@ impl EventLoop {
         }
         let mut one = ShardDriver { shard, driver: None };
         if self.is_used() {
-            one.make(register);
+            self.make(&mut one, register);
         }
         drivers.push(one);
+    }
+
+    fn make(&self, one: &mut ShardDriver, register: impl Fn(&LoopDriver) -> bool) {
+        one.driver = LoopDriver::new(one.shard).ok().filter(register).map(Arc::new);
+        self.drives.fetch_or(one.driver.is_some(), Ordering::Relaxed);
+    }
+
+    /// True if the loop drives this shard.
+    pub(crate) fn drives(&self, shard: Shard) -> bool {
+        let is_it = |one: &ShardDriver| one.shard == shard && one.driver.is_some();
+        self.drives_any() && self.drivers().iter().any(is_it)
+    }
+
+    /// True if the loop drives a shard.
+    pub(crate) fn drives_any(&self) -> bool {
+        self.drives.load(Ordering::Relaxed)
     }
 
     /// A turn of the loop has found data of a socket. The caller has the lock of what is shown.
@@ -241,6 +275,10 @@ impl Drop for InLoop<'_> {
 }
 
 impl InLoop<'_> {
+    pub(crate) fn event_loop(&self) -> &EventLoop {
+        self.0
+    }
+
     fn has_found(&self) -> bool {
         !self.0.lists().found.is_empty()
     }
@@ -255,8 +293,8 @@ impl InLoop<'_> {
         self.0.full.swap(false, Ordering::Relaxed)
     }
 
-    /// Moves the data of all shards of the set.
-    pub(crate) fn drive(&self) -> Rest {
+    /// Moves the data of all shards of the set. `woken`: the kernel says that one has something to do.
+    pub(crate) fn drive(&self, woken: bool) -> Rest {
         let mut rest = Rest::Asleep;
         // Without the lock: a turn shows changes, which takes locks of the sockets.
         for at in 0.. {
@@ -265,7 +303,7 @@ impl InLoop<'_> {
             };
             let Some(driver) = driver else { continue };
             // An error of the reactor comes again if it lasts. The kernel reports the socket itself.
-            if !driver.drive(self.0.id(), || self.has_found()).unwrap_or(true) {
+            if !driver.drive(self.0.id(), woken, || self.has_found()).unwrap_or(true) {
                 rest = Rest::Awake;
             }
         }
@@ -285,12 +323,6 @@ impl InLoop<'_> {
                 self.0.lists().returned.push(entry);
             }
         }
-    }
-}
-
-impl ShardDriver {
-    fn make(&mut self, register: impl Fn(&LoopDriver) -> bool) {
-        self.driver = LoopDriver::new(self.shard).ok().filter(register).map(Arc::new);
     }
 }
 

@@ -167,7 +167,7 @@ pub(crate) fn connect(entry: &Entry, fd: c_int, to: &Peer) -> Result<c_int> {
         return Err(Fail::fixed(libc::EALREADY, "the socket is connecting already"));
     }
     let call = Call::new(EXS_EVT_CONNECT, fd).on(queue, 0);
-    to.connect(&entry.socket, &call, Token(entry.inode()))?;
+    to.connect_for_thread(&entry.socket, &call, Token(entry.inode()))?;
     state.dialled = Dialled::Yet;
     drop(state);
     // An earlier attempt may have left readiness there.

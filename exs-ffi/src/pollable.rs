@@ -208,7 +208,7 @@ pub(crate) fn end_keeping(entry: &Entry) {
 
 /// A call has found nothing, and does not wait. A program with an event loop waits there.
 pub(crate) fn found_nothing(entry: &Entry) {
-    if !Arrivals::is_looped(entry) {
+    if !Arrivals::is_driven(entry) {
         raw::found_nothing(&entry.socket);
     }
 }

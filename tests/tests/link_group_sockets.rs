@@ -1,11 +1,15 @@
 //! Which connections of sockets share the TCP connection of a link group: those that begin through an
-//! event queue of the program, or as futures of a runtime, at both ends, in one shard of the listener. All
-//! others need a stream of their own.
+//! event queue of the program, as futures of a runtime, or in an event loop that drives shards, at both ends.
+//! All others need a stream of their own.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use exs::__ffi::{FIRST_SHARD, shard_of};
+use exs::__ffi::{
+    FIRST_SHARD, accept_in_loop, accept_in_turn, in_loop, private_queue, queue_for_descriptors,
+    shard_of,
+};
 use exs::aio::{AsyncListener, AsyncStream};
 use exs::{EventQueue, Options, QueueOptions, Socket, SocketType, Token, Transport};
 use exs_tests::harness::Watchdog;
@@ -212,6 +216,66 @@ fn many_connections_spread_over_groups_of_the_shards_that_accept() {
         assert!(accepted.iter().all(lives_here), "accepted in {:?}", queue.shard());
     }
     assert_eq!((carriers(addr), names(&clients)), (2, 2 * EACH));
+}
+
+/// As the C library connects and accepts without a queue. `in_loops`: for threads that wait by
+/// `exs_epoll_wait`.
+fn without_queues(in_loops: [bool; 2]) -> usize {
+    let [own, _] = queues();
+    // Accepts of a loop are for the shard of the thread, which is that of its queue.
+    assert!(own.dequeue(1, Some(Duration::ZERO)).unwrap().is_empty());
+    let options = QueueOptions::default().with_depth(256).with_shard(Some(FIRST_SHARD));
+    let connects = queue_for_descriptors(&options).unwrap();
+    let connects = if in_loops[0] { in_loop(&connects) } else { connects };
+    let (listener, addr) = listener();
+    // One queue for each, as a private queue is for one operation.
+    let accepts: Vec<EventQueue> = (0..CLIENTS)
+        .map(|_| {
+            let queue = private_queue(&listener).unwrap();
+            let accept = if in_loops[1] { accept_in_loop } else { accept_in_turn };
+            accept(&listener, &queue, Token(1)).unwrap();
+            queue
+        })
+        .collect();
+    let clients = self::connects(&connects, addr);
+    succeed(&connects, CLIENTS);
+    let _accepted: Vec<_> = accepts.iter().map(|queue| succeed(queue, 1)).collect();
+    assert_eq!(names(&clients), CLIENTS);
+    carriers(addr)
+}
+
+#[test]
+fn connections_of_event_loops_share_a_tcp_connection() {
+    let _dog = Watchdog::new("event loops");
+    assert_eq!(without_queues([true, true]), 1);
+}
+
+#[test]
+fn connections_of_other_programs_without_queues_are_in_no_group() {
+    let _dog = Watchdog::new("no event loops");
+    assert_eq!(without_queues([false, true]), CLIENTS, "the dialer polls");
+    assert_eq!(without_queues([true, false]), CLIENTS, "the server polls");
+}
+
+/// Threads with a loop each that accept from one listener have connections in shards of their own.
+#[test]
+fn loops_of_several_shards_take_no_groups() {
+    let _dog = Watchdog::new("loops of two shards");
+    let [first, second] = queues();
+    let (listener, addr) = listener();
+    let accept = |queue: &EventQueue| {
+        assert!(queue.dequeue(1, Some(Duration::ZERO)).unwrap().is_empty());
+        let own = private_queue(&listener).unwrap();
+        accept_in_loop(&listener, &own, Token(1)).unwrap();
+        own
+    };
+    let mut accepts = vec![accept(&second)];
+    accepts.extend((1..CLIENTS).map(|_| accept(&first)));
+    let dialing = beside(&first);
+    let _clients = connects(&dialing, addr);
+    succeed(&dialing, CLIENTS);
+    let _accepted: Vec<_> = accepts.iter().map(|queue| succeed(queue, 1)).collect();
+    assert_eq!(carriers(addr), CLIENTS);
 }
 
 #[test]

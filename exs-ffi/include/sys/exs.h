@@ -694,9 +694,11 @@ int exs_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
 /* epoll_wait(2), for a set in which sockets are registered by exs_epoll_ctl; for other sets it is
  * epoll_wait(2) itself. It moves the data of the sockets, and finds those with data in memory: over
  * shared memory from 24 sockets in the set on, over RDMA devices always. So a message takes no
- * wake-up, and no system call for its descriptor. All else is as with epoll_wait(2): events,
- * maxevents, timeout in milliseconds, the errors, signals, other descriptors in the set, several
- * threads.
+ * wake-up, and no system call for its descriptor. Over the software RNIC, many connections to one
+ * address share a TCP connection (EXS_LINK_GROUP) if both ends connect and accept in threads that
+ * wait so. Small sends may leave with others, at the latest when the thread waits again. All else
+ * is as with epoll_wait(2): events, maxevents, timeout in milliseconds, the errors, signals, other
+ * descriptors in the set, several threads.
  * - From the first call on, the program waits for this set by exs_epoll_wait only: epoll_wait(2)
  *   would return events that are for the library.
  * - Events with the same event->data are joined to one, so each socket has data of its own.

@@ -2,8 +2,9 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::{Driven, EventQueue, Socket};
-use crate::progress::{Error, LoopId, QueueOptions, Shard, Standing};
+use super::{Driven, EventQueue, Socket, Token};
+use crate::mem::Buffer;
+use crate::progress::{Error, LoopId, QueueOptions, Shard, Standing, shard_of_loop};
 
 /// What drives one shard for an event loop of the program's. Its descriptor is readable while the shard
 /// has something to do, and the loop then calls [`LoopDriver::drive`].
@@ -11,7 +12,7 @@ use crate::progress::{Error, LoopId, QueueOptions, Shard, Standing};
 /// ```
 /// use exs::__ffi::{LoopDriver, LoopId, FIRST_SHARD};
 /// let driver = LoopDriver::new(FIRST_SHARD)?;
-/// assert!(driver.drive(LoopId::new(1), || false)?, "nothing happens, and the loop may sleep");
+/// assert!(driver.drive(LoopId::new(1), false, || false)?, "nothing happens, and the loop may sleep");
 /// # Ok::<(), exs::Error>(())
 /// ```
 #[derive(Debug)]
@@ -35,12 +36,17 @@ impl LoopDriver {
 
     /// Moves data, without waiting, until `found` returns true. Changes of sockets go to
     /// [`Watch::changed_in`](super::raw::Watch::changed_in). Returns true if there is nothing to do: the
-    /// descriptor becomes readable when there is.
+    /// descriptor becomes readable when there is. `woken`: it is readable.
     ///
     /// # Errors
     /// The kernel's, of the reactor.
-    pub fn drive(&self, event_loop: LoopId, found: impl Fn() -> bool) -> Result<bool, Error> {
-        let driven = self.0.core().context().drive_loop(event_loop, found)?;
+    pub fn drive(
+        &self,
+        event_loop: LoopId,
+        woken: bool,
+        found: impl Fn() -> bool,
+    ) -> Result<bool, Error> {
+        let driven = self.0.core().context().drive_loop(event_loop, woken, found)?;
         Ok(driven == Driven::Asleep)
     }
 }
@@ -49,6 +55,45 @@ impl AsRawFd for LoopDriver {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+}
+
+/// A handle to the same queue, for connects of a thread with an event loop that drives shards. So the
+/// connections may be in link groups.
+///
+/// ```
+/// let queue = exs::EventQueue::new(1)?;
+/// let same = exs::__ffi::in_loop(&queue);
+/// assert_eq!(same.shard(), queue.shard());
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub fn in_loop(queue: &EventQueue) -> EventQueue {
+    queue.in_loop()
+}
+
+/// Accepts a connection, for a thread with an event loop that drives shards, and that serves the
+/// connection itself. It will live in the shard of the thread, and may be in a link group.
+///
+/// # Errors
+/// As [`Socket::accept`].
+pub fn accept_in_loop(socket: &Socket, queue: &EventQueue, token: Token) -> Result<(), Error> {
+    socket.accept_in(&queue.in_loop(), token, shard_of_loop())
+}
+
+/// As [`send_at_once`](super::raw::send_at_once), for a socket that an event loop serves which drives its
+/// shard. The bytes may wait for those of others until the loop sleeps.
+///
+/// ```
+/// let socket = exs::Socket::stream()?;
+/// assert!(!exs::__ffi::send_in_loop(&socket, &b"no connection".to_vec().into()));
+/// # Ok::<(), exs::Error>(())
+/// ```
+pub fn send_in_loop(socket: &Socket, buffer: &Buffer) -> bool {
+    socket.send_at_once(&buffer.io_vec(), true)
+}
+
+/// The program waits for the socket in an event loop that drives shards, and nowhere else.
+pub fn note_loop(socket: &Socket) {
+    socket.handle().look(|engine, id| engine.note_loop(id));
 }
 
 impl Socket {

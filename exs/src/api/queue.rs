@@ -41,9 +41,15 @@ pub struct EventQueue {
     core: Arc<QueueCore>,
     /// The raw layer's name for what is posted by this handle.
     tag: [u64; 2],
+    /// The thread that posts by this handle runs an event loop.
+    in_loop: bool,
 }
 
 impl EventQueue {
+    fn of(core: Arc<QueueCore>) -> EventQueue {
+        EventQueue { core, tag: [0; 2], in_loop: false }
+    }
+
     /// A queue for `depth` operations: those in flight and those whose events were
     /// not yet dequeued together. A post beyond is refused with
     /// [`Error::WouldBlock`].
@@ -60,26 +66,26 @@ impl EventQueue {
     /// As [`EventQueue::new`].
     pub fn with_options(opts: &QueueOptions) -> Result<EventQueue, Error> {
         first_shard()?;
-        Ok(EventQueue { core: QueueCore::new(opts)?, tag: [0; 2] })
+        QueueCore::new(opts).map(EventQueue::of)
     }
 
     /// A queue for the calls of one thread that block.
     pub(super) fn for_blocking_calls(opts: &QueueOptions) -> Result<EventQueue, Error> {
         first_shard()?;
-        Ok(EventQueue { core: QueueCore::of_use(opts, QueueUse::Blocking)?, tag: [0; 2] })
+        QueueCore::of_use(opts, QueueUse::Blocking).map(EventQueue::of)
     }
 
     /// A queue for connects of sockets whose descriptors the program polls.
     pub(super) fn for_descriptors(opts: &QueueOptions) -> Result<EventQueue, Error> {
         first_shard()?;
-        Ok(EventQueue { core: QueueCore::of_use(opts, QueueUse::Descriptors)?, tag: [0; 2] })
+        QueueCore::of_use(opts, QueueUse::Descriptors).map(EventQueue::of)
     }
 
     /// A queue for tasks, for which the driver of their runtime waits.
     #[cfg(feature = "futures")]
     pub(crate) fn for_tasks(opts: &QueueOptions) -> Result<EventQueue, Error> {
         first_shard()?;
-        Ok(EventQueue { core: QueueCore::of_use(opts, QueueUse::Tasks)?, tag: [0; 2] })
+        QueueCore::of_use(opts, QueueUse::Tasks).map(EventQueue::of)
     }
 
     /// Waits for at least one event and takes up to `max`. It returns none if the time is up. A
@@ -355,7 +361,12 @@ impl EventQueue {
 
     /// A handle to the same queue, whose operations carry this name.
     pub(super) fn tagged(&self, tag: [u64; 2]) -> EventQueue {
-        EventQueue { core: Arc::clone(&self.core), tag }
+        EventQueue { tag, ..self.clone() }
+    }
+
+    /// A handle to the same queue. Connections that the thread begins by it are served by its event loop.
+    pub(super) fn in_loop(&self) -> EventQueue {
+        EventQueue { in_loop: true, ..self.clone() }
     }
 
     /// The descriptor, for the program: it waits there from now on.
@@ -381,7 +392,7 @@ impl EventQueue {
     /// name takes its place: the sockets of the C library have no user data.
     pub(super) fn ticket(&self, token: Token, user_data: u64) -> Ticket<'_> {
         let tag = if self.tag == [0; 2] { [user_data, 0] } else { self.tag };
-        Ticket { queue: &self.core, token: token.0, tag }
+        Ticket { queue: &self.core, token: token.0, tag, in_loop: self.in_loop }
     }
 }
 

@@ -19,6 +19,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 pub use super::batch::{Tagged as Posting, recv_batch, send_batch};
+pub use super::event_loop::{accept_in_loop, in_loop, note_loop, send_in_loop};
 #[cfg(any(test, feature = "internals"))]
 pub use super::place::is_attended;
 pub use super::place::{

@@ -322,7 +322,9 @@ impl Context {
     /// The watches whose descriptors must show a change now.
     fn due_news(&self, engine: &mut Engine) -> Vec<Arc<dyn Watch>> {
         let signalled = engine.delivery.take_signalled();
-        let background = matches!(self.lead.lead(), Lead::Background { .. });
+        // A background thread that was asked to leave the lead leaves the changes to the thread that came.
+        let background =
+            matches!(self.lead.lead(), Lead::Background { .. }) && !self.lead.must_leave();
         if background && (signalled || engine.delivery.has_news()) {
             // No thread has fetched the event within a tick, or the program polls anyway.
             self.rely();

@@ -11,23 +11,29 @@ use std::sync::atomic::Ordering;
 use super::Error;
 use super::background::PASSING_TURNS;
 use super::context::Context;
-use super::drive::Driven;
+use super::drive::{DriveTurn, Driven};
 use super::engine::LoopId;
 
 impl Context {
-    /// Runs the shard for an event loop that does not wait now. Watches keep the changes that it finds
+    /// Runs the shard for an event loop that does not wait now. `woken`: a descriptor that drives the shard
+    /// is readable. Watches keep the changes that it finds
     /// for the loop (`Watch::changed_in`), until `found` returns true.
     pub(crate) fn drive_loop(
         &self,
         event_loop: LoopId,
+        woken: bool,
         found: impl Fn() -> bool,
     ) -> Result<Driven, Error> {
         self.reliance.note_loop();
         // A loop that comes again without a sleep has asked the kernel a moment ago.
-        let mut ask = self.disarm();
+        let mut ask = self.disarm() || woken;
         for _ in 0..PASSING_TURNS {
             // Before it leaves the lead: a background thread that leads shows what is kept by then.
             let turn = self.lead_once(ask, || self.tell_loop(event_loop))?;
+            if turn == DriveTurn::NotLed {
+                // The thread that leads was asked to leave the lead, and ticks show what is kept after that.
+                self.tell_loop(event_loop);
+            }
             if found() {
                 return Ok(Driven::Found { asked: ask });
             }

@@ -97,8 +97,8 @@ pub use route::Route;
 pub use shards::Shard;
 pub(crate) use shards::{
     Figures, figures_of_all as figures_of_all_shards, first as first_shard,
-    note_own as note_own_shard, note_service, of_new_socket as shard_of_new_socket,
-    of_next_accept as shard_of_next_accept,
+    note_own as note_own_shard, note_service, of_loop as shard_of_loop,
+    of_new_socket as shard_of_new_socket, of_next_accept as shard_of_next_accept,
 };
 #[cfg(any(test, feature = "internals"))]
 pub use shards::{attending_threads, leading_threads, limit_shards};

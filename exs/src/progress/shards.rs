@@ -333,7 +333,16 @@ pub(crate) fn of_next_accept() -> Shard {
         true => 0,
         false => GIVEN.try_with(|n| n.replace(n.get() + 1) + 1).unwrap_or(0),
     };
-    let shard = Shard::in_turn(own.index() as u64 + given, limit());
+    usable(Shard::in_turn(own.index() as u64 + given, limit()))
+}
+
+/// The home of the connection that an accept brings to the event loop of this thread, which serves it.
+pub(crate) fn of_loop() -> Shard {
+    usable(of_thread_that(true))
+}
+
+/// This shard, or the first one if it cannot be made.
+fn usable(shard: Shard) -> Shard {
     if shard.context().is_some() {
         return shard;
     }

@@ -126,30 +126,6 @@ static in_port_t port_of(int fd)
     return mine.sin_port;
 }
 
-/* The TCP connections to this port, as the kernel lists them. While others come and go, it may list one
- * twice. */
-static int tcp_connections(const struct sockaddr *to)
-{
-    unsigned wanted = ntohs(((const struct sockaddr_in *)to)->sin_port), from[64], mine, port, state;
-    FILE *list = fopen("/proc/self/net/tcp", "r");
-    char line[256];
-    int n = 0, i;
-
-    CHECK(list);
-    while (fgets(line, sizeof line, list)) {
-        if (sscanf(line, " %*d: %*x:%x %*x:%x %x", &mine, &port, &state) != 3)
-            continue;
-        if (port != wanted || state != 1 /* TCP_ESTABLISHED */)
-            continue;
-        for (i = 0; i < n && from[i] != mine; i++)
-            ;
-        if (i == n && n < 64)
-            from[n++] = mine;
-    }
-    fclose(list);
-    return n;
-}
-
 /* Takes the next event. Returns 1 if it has a connection that was accepted, and 0 if not. */
 static int take_accepted(exs_qhandle_t q, int *fd)
 {

@@ -65,6 +65,10 @@ int visitor(pid_t *child, void (*body)(int fd));
 /* It has ended by itself, with this status. */
 void gone(pid_t child, int status_wanted);
 
+/* The TCP connections of this process to a port, as the kernel lists them. While others come and go, it
+ * may list one twice. */
+int tcp_connections(const struct sockaddr *to);
+
 /* A file without a name that holds the bytes of `fill`, from offset 0. */
 int new_file(size_t len);
 

@@ -152,6 +152,11 @@ impl Accepts {
         }
     }
 
+    /// True if accepts have named other shards than `here`.
+    pub(super) fn spreads(&self, here: Shard) -> bool {
+        self.homes.iter().any(|home| *home != here)
+    }
+
     /// True if there is a shard for connections that no accept awaits.
     pub(super) fn has_homes(&self) -> bool {
         !self.homes.is_empty()

@@ -194,11 +194,12 @@ impl Attendances<'_> {
         let (Attendance::Reactor, Some(qp), device) = (&s.attended.by, s.qp, s.place.device) else {
             return false;
         };
+        // The driver of a runtime serves groups, and so does an event loop.
+        let groups = by == LeftBy::Task || s.watch.as_ref().is_some_and(|watch| watch.in_loop);
         let rnic = &mut self.devices[device].rnic;
         let taken = rnic.attend(qp);
         if taken {
-            // The driver of a runtime serves groups, too.
-            if by != LeftBy::Task {
+            if !groups {
                 rnic.keep_apart(qp);
             }
             self.sweeps.out += 1;

@@ -101,7 +101,7 @@ impl Engine {
         let mut postings = batch.drain(..count);
         for posting in postings.by_ref() {
             let (token, tag) = posting.name(ticket.tag);
-            let ticket = Ticket { queue: ticket.queue, token, tag };
+            let ticket = Ticket { token, tag, ..*ticket };
             if let Err((error, bufs)) = post(self, &ticket, Bufs::One(posting.into_buffer())) {
                 cold_path();
                 // A refusal returns the buffers of the call: one buffer here.

@@ -84,7 +84,10 @@ impl Engine {
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
         let here = self.neighbours.here();
         // A connection in a group stays in the shard of its listener.
-        self.tell_groups(id, !ticket.queue.is_apart() && home == here);
+        // Event loops of several shards would say one thing and the other in turn.
+        let accepts = self.sockets.find(id)?.accepts.as_ref();
+        let spreads = ticket.in_loop && accepts.is_some_and(|a| a.spreads(here));
+        self.tell_groups(id, !ticket.is_apart() && home == here && !spreads);
         if let Some(a) = &mut self.sockets.find(id)?.accepts {
             a.post(AcceptOp { op, home });
         }

@@ -210,7 +210,7 @@ impl Engine {
         now: Time,
     ) -> Result<(), Error> {
         let dial = self.plan(id, addr, now)?;
-        self.sockets.find(id)?.apart = ticket.queue.is_apart();
+        self.sockets.find(id)?.apart = ticket.is_apart();
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         // An error that is known at once goes to the caller, and no event follows.
         self.launch(id, op, dial, now).inspect_err(|_| drop(self.ops.remove(op)))

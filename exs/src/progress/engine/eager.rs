@@ -71,9 +71,10 @@ impl AnswerBurst {
         }
     }
 
-    /// Counts an answer. True if it may wait for others.
-    fn grow(&mut self, len: usize, now: Time) -> bool {
-        let prompt = now.since(self.last) <= PAUSE && len <= SHARED;
+    /// Counts an answer. True if it may wait for others. An event loop (`in_loop`) comes back before it
+    /// sleeps, however long it takes over an answer.
+    fn grow(&mut self, len: usize, now: Time, in_loop: bool) -> bool {
+        let prompt = (in_loop || now.since(self.last) <= PAUSE) && len <= SHARED;
         (self.left, self.sends) = (self.left.saturating_sub(1), self.sends.wrapping_add(1));
         self.last = now;
         prompt && self.left > 0 && !self.sends.is_multiple_of(TOGETHER)
@@ -239,7 +240,8 @@ impl Engine {
         let (s, now) = (&mut self.sockets[index], call.now());
         let d = &mut self.devices[s.place.device];
         let alone = !s.burst.grow(len, now);
-        let answers = d.shares_streams && d.answers.grow(len, now);
+        let in_loop = s.watch.as_ref().is_some_and(|watch| watch.in_loop);
+        let answers = d.shares_streams && d.answers.grow(len, now, in_loop);
         if call.may_share()
             && answers
             && let Some(qp) = s.qp
@@ -420,16 +422,22 @@ mod tests {
     fn answers_wait_for_the_last_of_their_messages() {
         let at = |us| Time::ZERO + Duration::from_micros(us);
         let mut answers = AnswerBurst::default();
-        assert!(!answers.grow(64, at(0)), "no message has come");
+        assert!(!answers.grow(64, at(0), false), "no message has come");
         answers.expect(3, at(10));
-        assert_eq!([11, 12, 13, 14].map(|us| answers.grow(64, at(us))), [true, true, false, false]);
+        assert_eq!(
+            [11, 12, 13, 14].map(|us| answers.grow(64, at(us), false)),
+            [true, true, false, false]
+        );
         answers.expect(3, at(20));
-        assert!(!answers.grow(64, at(100)), "the thread has paused");
-        assert!(answers.grow(64, at(101)));
-        assert!(!answers.grow(SHARED + 1, at(102)), "a large one, and the last");
+        assert!(!answers.grow(64, at(100), false), "the thread has paused");
+        assert!(answers.grow(64, at(101), false));
+        assert!(!answers.grow(SHARED + 1, at(102), false), "a large one, and the last");
         answers.expect(100, at(200));
-        let alone = (0..99).filter(|us| !answers.grow(64, at(200 + us))).count();
+        let alone = (0..99).filter(|us| !answers.grow(64, at(200 + us), false)).count();
         assert_eq!(alone, 3, "every 32nd leaves");
+        answers.expect(2, at(1000));
+        assert!(answers.grow(64, at(2000), true), "a loop comes back however long it takes");
+        assert!(!answers.grow(64, at(3000), true), "the last");
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Engine {
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         let s = self.sockets.find(id)?;
         (s.state, s.refused) = (State::Connecting { op, addr: NO_ADDRESS.into() }, false);
-        s.apart = ticket.queue.is_apart();
+        s.apart = ticket.is_apart();
         let dial = HostDial { host: host.clone(), deadline, phase: Phase::Resolving };
         s.racing = Racing::Host(Box::new(dial));
         match host.lookup() {

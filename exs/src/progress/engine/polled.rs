@@ -77,6 +77,13 @@ impl Engine {
         Some(Ringer::Stream(stream))
     }
 
+    /// The program waits for the socket in an event loop that drives shards.
+    pub(crate) fn note_loop(&mut self, id: SockId) {
+        if let Ok(Sock { watch: Some(watch), .. }) = self.sockets.find(id) {
+            watch.in_loop = true;
+        }
+    }
+
     /// The program polls the connection no longer: a leader looks after it.
     pub(crate) fn end_polling(&mut self, id: SockId) {
         if let Ok(Sock { watch: Some(watch), .. }) = self.sockets.find(id) {

@@ -37,6 +37,15 @@ pub(crate) struct Ticket<'a> {
     pub(crate) token: u64,
     /// A second name, for the raw layer. The event carries it, too.
     pub(crate) tag: [u64; 2],
+    /// The thread that posts runs an event loop, which drives the shards of its sockets.
+    pub(crate) in_loop: bool,
+}
+
+impl Ticket<'_> {
+    /// True if a connection that begins by this operation needs a stream of its own.
+    pub(super) fn is_apart(&self) -> bool {
+        self.queue.is_apart() && !self.in_loop
+    }
 }
 
 /// A ticket that owns its reference to the queue. The queue is None once an operation has taken the

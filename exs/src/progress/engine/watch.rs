@@ -76,6 +76,8 @@ pub(super) struct Watched {
     kept: Option<u8>,
     /// The program polls the stream of the connection beside the descriptor (`polled`).
     pub(super) polls_stream: bool,
+    /// The program waits for the socket in an event loop that drives shards (`event_loop`).
+    pub(super) in_loop: bool,
 }
 
 impl Watched {
@@ -113,9 +115,11 @@ impl Engine {
         self.attendances().end_left(id);
         if let Ok(s) = self.sockets.find(id) {
             let seen = Standing::default();
-            let (listing, kept, polls_stream) = (Listing::Off, None, false);
-            s.watch =
-                watch.map(|watch| Box::new(Watched { watch, seen, listing, kept, polls_stream }));
+            let (listing, kept) = (Listing::Off, None);
+            let [polls_stream, in_loop] = [false; 2];
+            s.watch = watch.map(|watch| {
+                Box::new(Watched { watch, seen, listing, kept, polls_stream, in_loop })
+            });
         }
     }
 

@@ -22,6 +22,9 @@ const LISTENER: u64 = u64::MAX;
 pub(super) trait Accepts: AsFd {
     type Stream: Stream;
 
+    /// Registers it in an epoll set. A connection wakes one of the threads that share the listener.
+    fn watch(&self, epoll: &OwnedFd) -> io::Result<()>;
+
     /// Accepts a connection that does not block; `None` if none waits.
     fn accept(&self) -> io::Result<Option<Self::Stream>>;
 }
@@ -32,6 +35,8 @@ pub(super) trait Stream: AsFd + Sized {
     fn dial(to: SocketAddr) -> io::Result<(Self, bool)>;
     /// Registers it in an epoll set.
     fn watch(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()>;
+    /// Waits for something else from now on.
+    fn watch_again(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()>;
     /// Sleeps until descriptors of the set are ready, and appends their data. Without any, `limit` is
     /// over.
     fn wait(epoll: &OwnedFd, ready: &mut Vec<u64>, limit: Option<Duration>) -> io::Result<()>;
@@ -41,8 +46,15 @@ pub(super) trait Stream: AsFd + Sized {
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
 }
 
+/// What an epoll set waits for at a listener that other threads wait for, too.
+const ACCEPTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::EXCLUSIVE);
+
 impl Accepts for TcpListener {
     type Stream = TcpStream;
+
+    fn watch(&self, epoll: &OwnedFd) -> io::Result<()> {
+        Ok(epoll::add(epoll, self, epoll::EventData::new_u64(LISTENER), ACCEPTS)?)
+    }
 
     fn accept(&self) -> io::Result<Option<TcpStream>> {
         match self.accept() {
@@ -75,6 +87,10 @@ impl Stream for TcpStream {
         Ok(epoll::add(epoll, self, epoll::EventData::new_u64(id as u64), flags)?)
     }
 
+    fn watch_again(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()> {
+        Ok(epoll::modify(epoll, self, epoll::EventData::new_u64(id as u64), flags)?)
+    }
+
     fn wait(epoll: &OwnedFd, ready: &mut Vec<u64>, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut events = Vec::with_capacity(BATCH);
@@ -99,6 +115,10 @@ impl Stream for TcpStream {
 impl Accepts for Descriptor {
     type Stream = Descriptor;
 
+    fn watch(&self, epoll: &OwnedFd) -> io::Result<()> {
+        Descriptor::watch(self, epoll.as_fd(), LISTENER, ACCEPTS.bits())
+    }
+
     fn accept(&self) -> io::Result<Option<Descriptor>> {
         self.accept()
     }
@@ -106,11 +126,15 @@ impl Accepts for Descriptor {
 
 impl Stream for Descriptor {
     fn dial(to: SocketAddr) -> io::Result<(Descriptor, bool)> {
-        Descriptor::connect(to).map(|fd| (fd, true))
+        Descriptor::begin(to)
     }
 
     fn watch(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()> {
         Descriptor::watch(self, epoll.as_fd(), id as u64, flags.bits())
+    }
+
+    fn watch_again(&self, epoll: &OwnedFd, id: Id, flags: epoll::EventFlags) -> io::Result<()> {
+        Descriptor::watch_again(self, epoll.as_fd(), id as u64, flags.bits())
     }
 
     fn wait(epoll: &OwnedFd, ready: &mut Vec<u64>, limit: Option<Duration>) -> io::Result<()> {
@@ -119,7 +143,7 @@ impl Stream for Descriptor {
     }
 
     fn connected(&self) -> io::Result<()> {
-        Ok(())
+        Descriptor::connected(self)
     }
 
     fn receive(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
@@ -164,10 +188,7 @@ impl<'a, L: Accepts> Readiness<'a, L> {
     pub(super) fn new(listener: Option<&'a L>, plan: Plan) -> Result<Readiness<'a, L>, Failure> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("epoll")?;
         if let Some(listener) = listener {
-            // A connection wakes one of the threads that share the listener.
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-            let data = epoll::EventData::new_u64(LISTENER);
-            epoll::add(&epoll, listener, data, flags).during("epoll")?;
+            listener.watch(&epoll).during("epoll")?;
         }
         Ok(Readiness {
             listener,
@@ -225,9 +246,8 @@ impl<'a, L: Accepts> Readiness<'a, L> {
             Stage::Connecting => {
                 connection.stream.connected().during("connect")?;
                 connection.stage = Stage::Open;
-                let data = epoll::EventData::new_u64(id as u64);
-                epoll::modify(&self.epoll, &connection.stream, data, epoll::EventFlags::IN)
-                    .during("epoll")?;
+                let waits = connection.stream.watch_again(&self.epoll, id, epoll::EventFlags::IN);
+                waits.during("epoll")?;
                 news.push(News::Opened(id));
             }
             Stage::Open => match connection.stream.receive(&mut self.message[connection.got..]) {
