@@ -145,7 +145,7 @@ impl ArrivalPair {
     }
 }
 
-/// The arrival descriptor of a socket, and who waits for it.
+/// The arrival descriptor of a socket, and the epoll sets that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     /// The program has registered the socket by `exs_epoll_ctl`, now or before.
