@@ -435,6 +435,7 @@ mod tests {
         answers.expect(100, at(200));
         let alone = (0..99).filter(|us| !answers.grow(64, at(200 + us), false)).count();
         assert_eq!(alone, 3, "every 32nd leaves");
+        let mut answers = AnswerBurst::default();
         answers.expect(2, at(1000));
         assert!(answers.grow(64, at(2000), true), "a loop comes back however long it takes");
         assert!(!answers.grow(64, at(3000), true), "the last");
