@@ -87,6 +87,7 @@ impl Acceptor for SoftAcceptor {
         }
     }
     fn forget(&mut self, reactor: &ReactorShare) {
+        self.groups.rest();
         // The registration of a shared socket outlives the descriptor. The socket may have been
         // registered before it was shared.
         match self.shared {

@@ -94,7 +94,9 @@ pub(super) enum Placed {
 pub(in crate::tcp) struct GroupTaker {
     port: GroupPort,
     number: u64,
-    takes: TakesGroups,
+    /// What its listener was told, and whether the listener rests.
+    told: TakesGroups,
+    rests: bool,
     /// Rings for mail, once the port is shared, and whether the reactor watches it.
     bell: Option<Arc<EventFd>>,
     watched: bool,
@@ -112,13 +114,13 @@ impl GroupTaker {
         let number = takers.last;
         takers.all.push(Taker { number, takes, groups: 0, mail: Vec::new(), bell: None });
         drop(takers);
-        GroupTaker { port, number, takes, bell: None, watched: false }
+        GroupTaker { port, number, told: takes, rests: false, bell: None, watched: false }
     }
 
     /// Another one at the same port. Its accepts will say whether it takes groups.
     pub(in crate::tcp) fn share(&mut self) -> GroupTaker {
         self.add_bell();
-        let takes = match self.takes {
+        let takes = match self.told {
             TakesGroups::No => TakesGroups::No,
             TakesGroups::Yes | TakesGroups::NotYet => TakesGroups::NotYet,
         };
@@ -134,12 +136,15 @@ impl GroupTaker {
         }
     }
 
-    /// Has the reactor watch for mail, as soon as the port is shared. Until then others pass no groups.
+    /// The listener takes connections from now on. Has the reactor watch for mail, as soon as the port is
+    /// shared. Until then others pass no groups.
     pub(in crate::tcp) fn watch(
         &mut self,
         reactor: &ReactorShare,
         source: Source,
     ) -> Result<(), RnicError> {
+        self.rests = false;
+        self.tell();
         let Some(bell) = self.bell.clone().filter(|_| !self.watched) else { return Ok(()) };
         reactor.watch(&mut SourceFd(&bell.as_raw_fd()), source, Interest::READABLE)?;
         self.watched = true;
@@ -149,21 +154,35 @@ impl GroupTaker {
         Ok(())
     }
 
+    /// The listener takes no connections until [`GroupTaker::watch`]: others have them, and the groups.
+    pub(in crate::tcp) fn rest(&mut self) {
+        self.rests = true;
+        self.tell();
+    }
+
     /// Whether this one takes groups.
     pub(in crate::tcp) fn takes(&self) -> TakesGroups {
-        self.takes
+        match self.told {
+            TakesGroups::Yes if self.rests => TakesGroups::NotYet,
+            told => told,
+        }
     }
 
     pub(in crate::tcp) fn set(&mut self, takes: TakesGroups) {
-        self.takes = takes;
+        self.told = takes;
+        self.tell();
+    }
+
+    /// Tells the others.
+    fn tell(&self) {
         if let Some(taker) = self.port.lock().find(self.number) {
-            taker.takes = takes;
+            taker.takes = self.takes();
         }
     }
 
     /// True if one at the port may take a group now, or later.
     pub(in crate::tcp) fn any_may_take(&self) -> bool {
-        self.takes != TakesGroups::No
+        self.told != TakesGroups::No
             || self.bell.is_some()
                 && self.port.lock().all.iter().any(|taker| taker.takes != TakesGroups::No)
     }
@@ -273,6 +292,20 @@ mod tests {
         drop(first);
         assert!(matches!(second.place(), Placed::Nowhere) && !second.any_may_take());
         drop((a, b, c));
+    }
+
+    #[test]
+    fn one_that_rests_gets_no_group() {
+        let mut first = GroupTaker::new(Yes);
+        let mut second = first.share();
+        second.set(Yes);
+        hears(&second);
+        first.rest();
+        assert_eq!((first.takes(), first.takers()), (NotYet, 1));
+        let places: Vec<Placed> = (0..3).map(|_| first.place()).collect();
+        assert!(places.iter().all(|place| matches!(place, Placed::There(_))), "{places:?}");
+        second.rest();
+        assert!(matches!(first.place(), Placed::Nowhere));
     }
 
     #[test]
