@@ -26,7 +26,6 @@ mod spread;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,8 +60,6 @@ const MAX_EARLY: usize = LEAST_WINDOW as usize;
 /// on, so what comes beyond are heads and credit: 2.6 MB if each of the streams begins, has credit, and
 /// ends at once.
 const MAX_UNSENT: usize = 4 << 20;
-/// Ports that links of groups report (RFC 6335 section 6: dynamic ports).
-const PORTS: RangeInclusive<u16> = 49_152..=65_535;
 /// Time after which a dialer closes a group without streams.
 const LINGER: Duration = Duration::from_secs(10);
 /// Time after which the other side does so.
@@ -205,8 +202,6 @@ pub(super) struct LinkGroup {
     pending: usize,
     /// The stream that was opened last.
     last: u32,
-    /// The port of the next stream that this side opens.
-    next_port: u16,
     input: GroupInput,
     /// Bytes of lookahead to ask for next.
     look: usize,
@@ -233,7 +228,6 @@ impl LinkGroup {
             streams: HashMap::default(),
             pending: 0,
             last: 0,
-            next_port: *PORTS.start(),
             input: GroupInput::default(),
             look: LOOKAHEAD,
             output: GroupOutput::default(),
@@ -250,16 +244,6 @@ impl LinkGroup {
     /// True if the peer takes one more stream.
     fn has_room(&self) -> bool {
         self.streams.len() < usize::try_from(self.most).unwrap_or(usize::MAX)
-    }
-
-    /// The port that the next link reports as its own. A group has one TCP connection, and so one port of
-    /// the kernel. A program that tells connections by their addresses needs one for each. As over
-    /// shared memory, they are taken in turn, so a link has the port of another one of its group only
-    /// while 16,384 younger ones are open.
-    fn take_port(&mut self) -> u16 {
-        let port = self.next_port;
-        self.next_port = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
-        port
     }
 
     /// The streams that it has, or will have.
