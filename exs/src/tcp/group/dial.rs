@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use crate::iwarp::IwarpEngine;
 #[cfg(any(test, feature = "internals"))]
 use crate::rnic::Qp;
 use crate::rnic::{QpState, RnicError, StarvedListener};
-use crate::sys::{self, IoVec, IoVecMut, SharedStream, TcpSendFlags};
+use crate::sys::{self, IoVec, IoVecMut, ProcessNumber, SharedStream, TcpSendFlags};
 use crate::time::Time;
 use crate::wire::group::{GroupFrameKind, HELLO_LEN, HelloRepr, emit_port};
 
@@ -47,9 +46,9 @@ const MOST_GROUPS: u32 = 256;
 /// them.
 fn next_port(random: impl FnOnce() -> u64) -> u16 {
     static FIRST: OnceLock<u64> = OnceLock::new();
-    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    static TAKEN: ProcessNumber = ProcessNumber::new(0);
     let ports = u64::from(PORTS.end() - PORTS.start()) + 1;
-    let at = FIRST.get_or_init(|| random() % ports) + TAKEN.fetch_add(1, Ordering::Relaxed);
+    let at = FIRST.get_or_init(|| random() % ports) + TAKEN.add(1);
     // The remainder is below 16,384.
     PORTS.start() + u16::try_from(at % ports).unwrap_or(0)
 }
