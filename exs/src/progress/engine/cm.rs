@@ -86,7 +86,10 @@ impl Engine {
         // A connection in a group stays in the shard of its listener.
         // Event loops of several shards would say one thing and the other in turn.
         let accepts = self.sockets.find(id)?.accepts.as_ref();
-        let spreads = ticket.in_loop && accepts.is_some_and(|a| a.spreads(here));
+        // And large data of many connections moves faster by a TCP connection each, as measured with two
+        // threads. So only those of tasks are grouped where several shards accept.
+        let tasks = ticket.queue.is_of_tasks();
+        let spreads = !tasks && accepts.is_some_and(|a| a.spreads(here));
         self.tell_groups(id, !ticket.is_apart() && home == here && !spreads);
         if let Some(a) = &mut self.sockets.find(id)?.accepts {
             a.post(AcceptOp { op, home });
