@@ -16,8 +16,8 @@ use super::engine::LoopId;
 
 impl Context {
     /// Runs the shard for an event loop that does not wait now. `woken`: a descriptor that drives the shard
-    /// is readable. Watches keep the changes that it finds
-    /// for the loop (`Watch::changed_in`), until `found` returns true.
+    /// is readable. Watches keep the changes that it finds for the loop (`Watch::changed_in`), until `found`
+    /// returns true.
     pub(crate) fn drive_loop(
         &self,
         event_loop: LoopId,

@@ -256,7 +256,8 @@ pub struct Options {
     /// The connections to one address and port beyond which further ones share a TCP connection, as a
     /// link group (EXS extension). Each connection of a group has a port of its own, which the kernel
     /// does not know. This concerns connects through an event queue of the program and those of
-    /// `exs::aio`, over the software RNIC, to peers that know groups. `None`: there are no groups, and a listener takes none.
+    /// `exs::aio`, and in C those of threads that wait by `exs_epoll_wait`, over the software RNIC, to
+    /// peers that know groups. `None`: there are no groups, and a listener takes none.
     /// `EXS_LINK_GROUP` = a number, or `off`. Default: 16.
     pub link_group: Option<u32>,
     /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.

@@ -83,11 +83,10 @@ impl Engine {
         }
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
         let here = self.neighbours.here();
-        // A connection in a group stays in the shard of its listener.
-        // Event loops of several shards would say one thing and the other in turn.
+        // A connection in a group stays in the shard of its listener. Where several shards accept, only the
+        // connections of tasks are grouped: large data of many connections moves faster by a TCP connection
+        // each, and event loops of several shards would say one thing and the other in turn.
         let accepts = self.sockets.find(id)?.accepts.as_ref();
-        // And large data of many connections moves faster by a TCP connection each, as measured with two
-        // threads. So only those of tasks are grouped where several shards accept.
         let tasks = ticket.queue.is_of_tasks();
         let spreads = !tasks && accepts.is_some_and(|a| a.spreads(here));
         self.tell_groups(id, !ticket.is_apart() && home == here && !spreads);
