@@ -12,7 +12,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::control::{ControlMessage, canonical, name, of_family, unspecified};
@@ -24,12 +23,10 @@ use super::{ShmParts, ShmRnic};
 use crate::driver::{LinkOwner, Source};
 use crate::rnic::{AttemptNumber, CmEvent, ConnParam, Qp, RnicError};
 use crate::sys::{
-    PeerCred, PeerSocket, RandomSource, connect_abstract, listener_uid, local_addrs, peer_cred,
+    PeerCred, PeerSocket, connect_abstract, listener_uid, local_addrs, next_reported_port,
+    peer_cred,
 };
 use crate::time::Time;
-
-/// Ports that calls come from (RFC 6335 section 6: dynamic ports).
-const PORTS: RangeInclusive<u16> = 49_152..=65_535;
 
 const NOT_HERE: RnicError = RnicError::Os {
     call: "shared memory reaches this host only, and this network namespace",
@@ -70,12 +67,6 @@ pub(super) fn scope(addr: SocketAddr) -> u32 {
 fn names(addr: SocketAddr) -> Vec<Vec<u8>> {
     let (v6, port) = (addr.is_ipv6(), addr.port());
     vec![name(Some(addr.ip()), v6, scope(addr), port), name(None, v6, 0, port)]
-}
-
-/// Where the ports of a driver's calls begin, so that those of several drivers differ.
-pub(super) fn first_port(random: &mut RandomSource) -> u16 {
-    let [a, b, ..] = random.next_u32().to_ne_bytes();
-    PORTS.start() | u16::from_ne_bytes([a, b])
 }
 
 /// The source address of a connection to `addr`, chosen as TCP would choose it. `port`: the port that
@@ -121,8 +112,7 @@ impl ShmRnic {
     ) -> Result<u32, RnicError> {
         is_here(addr)?;
         let called = canonical(addr);
-        let port = self.parts.next_port;
-        self.parts.next_port = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
+        let port = next_reported_port(|| self.memory.random_u64());
         let (ours, port) =
             source(called, param.bind, port).map_err(|e| RnicError::os("bind", &e))?;
         let (mem, place) = match self.parts.spares.take_made(called) {

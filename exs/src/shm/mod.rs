@@ -77,8 +77,6 @@ pub struct ShmParts {
     waiting_calls: calls::WaitingCalls,
     spares: spares::Spares,
     slabs: slabs::Slabs,
-    /// The port that the next call comes from, unless its program has chosen one.
-    next_port: u16,
     /// The hot set, the oldest first. Every other open link is armed.
     hot: Vec<u32>,
     /// Index in `hot` of the link that `next_eager` looks at next.
@@ -106,7 +104,7 @@ impl ShmParts {
 impl ShmRnic {
     /// Makes an RNIC whose descriptors are registered with `registry` under tokens from
     /// `token_base` up to 2^32 further. Keys are drawn from `random`.
-    pub fn new(registry: mio::Registry, token_base: usize, mut random: RandomSource) -> ShmRnic {
+    pub fn new(registry: mio::Registry, token_base: usize, random: RandomSource) -> ShmRnic {
         let parts = ShmParts {
             uid: effective_uid(),
             trusting: true,
@@ -115,7 +113,6 @@ impl ShmRnic {
             waiting_calls: calls::WaitingCalls::default(),
             spares: spares::Spares::default(),
             slabs: slabs::Slabs::default(),
-            next_port: dial::first_port(&mut random),
             hot: Vec::new(),
             eager_turn: 0,
             woken: None,

@@ -28,6 +28,7 @@ mod map;
 mod memfd;
 mod message;
 mod poll_bell;
+mod ports;
 mod process;
 mod random;
 mod resolve;
@@ -73,6 +74,7 @@ pub use message::{
     send_piece_tcp_only, send_tcp_only, shutdown, socket_option, wait_writable,
 };
 pub use poll_bell::PollBell;
+pub use ports::next_reported_port;
 pub use process::{ProcessLock, ProcessNumber, ProcessTable};
 #[cfg(any(test, feature = "internals"))]
 pub use process::{process_touches, thread_touches};

@@ -1,9 +1,8 @@
 //! The side that opens groups, and streams in them.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::Interest;
@@ -22,12 +21,10 @@ use crate::iwarp::IwarpEngine;
 #[cfg(any(test, feature = "internals"))]
 use crate::rnic::Qp;
 use crate::rnic::{QpState, RnicError, StarvedListener};
-use crate::sys::{self, IoVec, IoVecMut, ProcessNumber, SharedStream, TcpSendFlags};
+use crate::sys::{self, IoVec, IoVecMut, SharedStream, TcpSendFlags};
 use crate::time::Time;
 use crate::wire::group::{GroupFrameKind, HELLO_LEN, HelloRepr, emit_port};
 
-/// Ports that links of groups report (RFC 6335 section 6: dynamic ports).
-const PORTS: RangeInclusive<u16> = 49_152..=65_535;
 /// How long an end that takes no groups is remembered.
 const MEMORY: Duration = Duration::from_secs(60);
 /// How long one that takes none for now is.
@@ -38,20 +35,6 @@ const MOST_REFUSALS: u32 = 3;
 const MOST_UNABLE: usize = 64;
 /// Groups to one address, at most, whatever the other end says.
 const MOST_GROUPS: u32 = 256;
-
-/// The port that the next link of a group reports as its own. A group has one TCP connection, and so one
-/// port of the kernel. A program that tells connections by their addresses needs one for each. As over
-/// shared memory, they are taken in turn, from a random one on. All groups of the process share the turn,
-/// since several go to one address. So two links have the same port only if 16,384 were opened between
-/// them.
-fn next_port(random: impl FnOnce() -> u64) -> u16 {
-    static FIRST: OnceLock<u64> = OnceLock::new();
-    static TAKEN: ProcessNumber = ProcessNumber::new(0);
-    let ports = u64::from(PORTS.end() - PORTS.start()) + 1;
-    let at = FIRST.get_or_init(|| random() % ports) + TAKEN.add(1);
-    // The remainder is below 16,384.
-    PORTS.start() + u16::try_from(at % ports).unwrap_or(0)
-}
 
 /// The hello of a dialer.
 fn our_hello() -> HelloRepr {
@@ -300,7 +283,7 @@ impl SoftRnic {
         for buf in std::mem::take(&mut pair.recvs) {
             engine.post_recv(buf)?;
         }
-        let port = next_port(|| self.memory.random_u64());
+        let port = sys::next_reported_port(|| self.memory.random_u64());
         let group = self.parts.groups.table.get_mut(id)?;
         let mut addrs = group.addrs;
         addrs.0.set_port(port);
