@@ -194,7 +194,7 @@ impl Listener {
 
     /// Takes all connections of the job, while the client is there.
     pub(crate) fn accept(
-        self,
+        &self,
         job: &Job,
         control: &Control,
         mut first: impl FnMut() -> Result<(), Failure>,
@@ -202,7 +202,7 @@ impl Listener {
         let patience = job.patience();
         let doors = doors(job)?;
         let mut links = Links::none(job);
-        if let Listener::Exs(listener) = &self {
+        if let Listener::Exs(listener) = self {
             listener.accept(&doors[0], Token(0)).during("accept")?;
         }
         let mut since = Instant::now();

@@ -102,6 +102,7 @@ fn run(control: &mut Control, job: &Job) -> Result<(), Failure> {
     let (listener, place) = Listener::new(job, here)?;
     control.send(&Reply::Opened(place))?;
     let mut before = 0;
+    // The listener stays open, as a server's does.
     let links = listener.accept(job, control, || {
         before = resident()?;
         Ok(())
