@@ -11,7 +11,7 @@ use std::time::Duration;
 use exs::rnic::{CmEvent, Rnic};
 use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
-use exs::wire::group::{GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr};
+use exs::wire::group::{GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, MoveRepr};
 use exs_tests::rnic::world::{Harness, Pair, World, param};
 use libfuzzer_sys::fuzz_target;
 
@@ -49,7 +49,8 @@ fn deed(what: u8, opened: &mut u32, data: &mut &[u8], out: &mut Vec<u8>) {
             *opened += 1;
             frame(*opened, GroupFrameKind::Open, &[0xC0, 1, 0, 0]);
         }
-        2 => frame(stream, GroupFrameKind::Fin, &[]),
+        2 if what & 8 == 0 => frame(stream, GroupFrameKind::Fin, &[]),
+        2 => frame(stream, GroupFrameKind::Moved, &[]),
         3 => frame(stream, GroupFrameKind::Reset, &number(data).to_be_bytes()),
         4 => frame(stream, GroupFrameKind::Window, &number(data).to_be_bytes()),
         5 => {
@@ -78,12 +79,13 @@ fuzz_target!(|data: &[u8]| {
 
     let mut peer = TcpStream::connect(addr).expect("connect");
     peer.set_nonblocking(true).expect("a flag");
-    let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1, groups: 0 };
+    let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1, groups: 0, token: 0 };
     peer.write_all(&hello.emit()).expect("a new connection has room");
     let mut answer = [0; HELLO_LEN];
     w.until("the answer", |_| peer.read_exact(&mut answer).ok());
+    let token = HelloRepr::parse(&answer, true).expect("an answer").token;
 
-    let (mut data, mut opened) = (data, 0);
+    let (mut data, mut opened, mut moved) = (data, 0, Vec::new());
     while let [what, rest @ ..] = data {
         data = rest;
         let mut bytes = Vec::new();
@@ -95,6 +97,13 @@ fuzz_target!(|data: &[u8]| {
         if what & 8 == 0 {
             w.step(Duration::ZERO);
         }
+        // A connection for one of its streams comes now and then.
+        if what % 16 == 7 {
+            let mut own = TcpStream::connect(addr).expect("connect");
+            let request = MoveRepr { stream: 1 + u32::from(what >> 4) % 4, token };
+            own.write_all(&request.emit()).expect("a new connection has room");
+            moved.push(own);
+        }
         // Requests are taken, or refused, in turn.
         while let Some(event) = w.cm[1].pop_front() {
             let CmEvent::ConnectRequest { req, .. } = event else { continue };
@@ -102,7 +111,7 @@ fuzz_target!(|data: &[u8]| {
             let _ = w.rnics[1].accept(req, end.qp, &param(&[]), now);
         }
     }
-    drop(peer);
+    drop((peer, moved));
     w.settle();
     w.assert_alive(Pair { a, b });
 });

@@ -119,7 +119,9 @@ fn no_more_streams_are_opened_than_the_other_end_takes() {
     }
     let (mut group, _) = w.until("the hello", |_| server.accept().ok());
     group
-        .write_all(&HelloRepr { answer: true, window: 1 << 16, streams: 1, groups: 1 }.emit())
+        .write_all(
+            &HelloRepr { answer: true, window: 1 << 16, streams: 1, groups: 1, token: 0 }.emit(),
+        )
         .unwrap();
     for _ in 0..2 {
         let (mut own, _) = w.until("a call", |_| server.accept().ok());

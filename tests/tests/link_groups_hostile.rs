@@ -7,7 +7,7 @@ use std::time::Duration;
 use exs::rnic::{ListenOpts, Rnic};
 use exs::sys::RandomSource;
 use exs::wire::group::{
-    GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, LEAST_WINDOW, ResetReason, WORD,
+    GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, LEAST_WINDOW, MoveRepr, ResetReason, WORD,
 };
 use exs_tests::harness::Watchdog;
 use exs_tests::rnic::groups::{All, call};
@@ -17,19 +17,47 @@ use exs_tests::rnic::{Harness, World};
 /// The payload of OPEN.
 const PORT: [u8; WORD] = [0xC0, 1, 0, 0];
 
-/// A stranger that is in a group with a listener.
-struct Stranger(TcpStream);
+/// A stranger that is in a group with a listener, and the token of the group.
+struct Stranger(TcpStream, u64);
 
 impl Stranger {
     fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Stranger {
         let mut stream = TcpStream::connect(addr).unwrap();
         stream.set_nonblocking(true).unwrap();
-        let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1, groups: 0 };
+        let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1, groups: 0, token: 0 };
         stream.write_all(&hello.emit()).unwrap();
         let mut answer = [0; HELLO_LEN];
         w.until("the answer", |_| stream.read_exact(&mut answer).ok());
-        HelloRepr::parse(&answer, true).unwrap();
-        Stranger(stream)
+        let answer = HelloRepr::parse(&answer, true).unwrap();
+        assert_ne!(answer.token, 0);
+        Stranger(stream, answer.token)
+    }
+
+    /// Opens stream 1, and has it established.
+    fn join(&mut self, w: &mut World<All>) {
+        self.frame(1, GroupFrameKind::Open, &PORT);
+        self.frame(1, GroupFrameKind::Data, b"MPA ID Req Frame\0\x01\0\0");
+        let (req, _) = w.request(1);
+        let (end, now) = (w.end(1), w.now());
+        w.rnics[1].accept(req, end.qp, &param(&[]), now).unwrap();
+        w.settle();
+        let head = GroupHead { stream: 1, kind: GroupFrameKind::Data, len: 20 }.emit();
+        self.gets(w, &[&head[..], b"MPA ID Rep Frame\0\x01\0\0"].concat());
+    }
+
+    /// These are the next bytes that come.
+    fn gets(&mut self, w: &mut World<All>, bytes: &[u8]) {
+        let mut came = vec![0; bytes.len()];
+        w.until("bytes", |_| self.0.read_exact(&mut came).ok());
+        assert_eq!(came, bytes);
+    }
+
+    /// Asks for a stream to move to a connection.
+    fn asks(addr: SocketAddr, stream: u32, token: u64) -> Stranger {
+        let mut tcp = TcpStream::connect(addr).unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        tcp.write_all(&MoveRepr { stream, token }.emit()).unwrap();
+        Stranger(tcp, token)
     }
 
     fn frame(&mut self, stream: u32, kind: GroupFrameKind, payload: &[u8]) {
@@ -57,9 +85,9 @@ impl Stranger {
 /// Each broken rule ends the group of the peer that broke it, and no other.
 #[test]
 fn bad_frames_end_their_group() {
-    use GroupFrameKind::{Data, Fin, Open, Reset, Window};
+    use GroupFrameKind::{Data, Fin, Moved, Open, Reset, Window};
     type Bad = (&'static str, fn(&mut Stranger));
-    let bad: [Bad; 8] = [
+    let bad: [Bad; 10] = [
         ("no such kind", |s| s.0.write_all(&[0, 0, 0, 1, 9, 0, 0, 0]).unwrap()),
         ("too long", |s| s.0.write_all(&[0, 0, 0, 1, 2, 255, 255, 255]).unwrap()),
         ("a word too short", |s| s.0.write_all(&[0, 0, 0, 1, 3, 0, 0, 3]).unwrap()),
@@ -68,6 +96,11 @@ fn bad_frames_end_their_group() {
         ("not opened", |s| s.frame(1, Data, b"x")),
         ("the end of nothing", |s| s.frame(7, Fin, &[])),
         ("the reset of nothing", |s| s.frame(7, Reset, &[0; WORD])),
+        ("the move of nothing", |s| s.frame(7, Moved, &[])),
+        ("a move of a stream that waits", |s| {
+            s.frame(1, Open, &PORT);
+            s.frame(1, Moved, &[]);
+        }),
     ];
     let mut w = World::<All>::new(2);
     let (_, addr) = w.listen(1, All::local());
@@ -85,6 +118,68 @@ fn bad_frames_end_their_group() {
     stranger.frame(1, Reset, &ResetReason::Aborted.emit());
     stranger.frame(1, Fin, &[]);
     assert!(!stranger.ended(&mut w));
+}
+
+/// A request to move that fits no stream is refused, whether the token is known or not. The group goes on.
+#[test]
+fn requests_to_move_nothing_are_refused() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let honest = call(&mut w, addr);
+    let mut stranger = Stranger::call(&mut w, addr);
+    let token = stranger.1;
+    for (stream, token) in [(1, token), (1, token ^ 1), (1, 0), (u32::MAX, token)] {
+        assert!(Stranger::asks(addr, stream, token).ended(&mut w), "{stream} {token}");
+    }
+    // A stream that waits for its listener, or for its answer, does not move.
+    stranger.frame(1, GroupFrameKind::Open, &PORT);
+    w.settle();
+    assert!(Stranger::asks(addr, 1, token).ended(&mut w));
+    stranger.frame(1, GroupFrameKind::Reset, &ResetReason::Aborted.emit());
+    w.settle();
+    assert!(Stranger::asks(addr, 1, token).ended(&mut w));
+    assert!(!stranger.ended(&mut w));
+    w.assert_alive(honest);
+}
+
+/// A stream moves once, and nothing of it may pass by the group after that.
+#[test]
+fn a_stream_that_has_moved_ends_in_the_group() {
+    let moved = GroupHead { stream: 1, kind: GroupFrameKind::Moved, len: 0 }.emit();
+    for bad in [true, false] {
+        let mut w = World::<All>::new(2);
+        let (_, addr) = w.listen(1, All::local());
+        let honest = call(&mut w, addr);
+        let mut stranger = Stranger::call(&mut w, addr);
+        stranger.join(&mut w);
+        let mut own = Stranger::asks(addr, 1, stranger.1);
+        stranger.gets(&mut w, &moved);
+        assert!(Stranger::asks(addr, 1, stranger.1).ended(&mut w), "it is on its way");
+        if bad {
+            // In one piece, so that the link has no turn between them.
+            let data = GroupHead { stream: 1, kind: GroupFrameKind::Data, len: 1 }.emit();
+            stranger.0.write_all(&[&moved[..], &data, b"x"].concat()).unwrap();
+            assert!(stranger.ended(&mut w));
+        } else {
+            stranger.0.write_all(&moved).unwrap();
+            assert!(!own.ended(&mut w), "the link has it");
+            stranger.frame(1, GroupFrameKind::Moved, &[]);
+            assert!(!stranger.ended(&mut w), "the stream is over");
+            assert!(Stranger::asks(addr, 1, stranger.1).ended(&mut w));
+        }
+        w.assert_alive(honest);
+    }
+}
+
+/// A hello of another version may be shorter: its sender must not wait for an answer.
+#[test]
+fn another_version_is_refused_at_once() {
+    let mut w = World::<All>::new(2);
+    let (_, addr) = w.listen(1, All::local());
+    let mut tcp = TcpStream::connect(addr).unwrap();
+    tcp.set_nonblocking(true).unwrap();
+    tcp.write_all(b"EXS Group Hello \0\x01").unwrap();
+    assert!(Stranger(tcp, 0).ended(&mut w));
 }
 
 /// A stream that no listener has taken yet brings its request, and no more.
@@ -211,10 +306,11 @@ fn random_frames_do_no_harm() {
             let stream = 1 + word % 4;
             let payload = vec![word.to_be_bytes()[3]; 1 + (word >> 8) as usize % 300];
             match word >> 29 {
-                0 | 1 => {
+                0 => {
                     opened += 1;
                     stranger.frame(opened, GroupFrameKind::Open, &PORT);
                 }
+                1 => drop(Stranger::asks(addr, stream, stranger.1)),
                 2 => stranger.frame(stream, GroupFrameKind::Fin, &[]),
                 3 => stranger.frame(stream, GroupFrameKind::Reset, &[0; WORD]),
                 4 => stranger.frame(stream, GroupFrameKind::Window, &word.to_be_bytes()),

@@ -58,6 +58,21 @@ impl SharedStream {
         Ok((self.stream.local_addr()?, peer))
     }
 
+    /// How a connect that does not block has ended: with these addresses, ours and the peer's, or with
+    /// this errno. None: it is under way.
+    pub fn connect_outcome(&self) -> Option<Result<(SocketAddr, SocketAddr), i32>> {
+        let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::EIO);
+        match self.take_error() {
+            Ok(Some(e)) | Err(e) => return Some(Err(errno(e))),
+            Ok(None) => {}
+        }
+        match self.addrs() {
+            Ok(addrs) => Some(Ok(addrs)),
+            Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => None,
+            Err(e) => Some(Err(errno(e))),
+        }
+    }
+
     /// Makes reads that do not ask otherwise block, for `limit` at most.
     ///
     /// # Errors

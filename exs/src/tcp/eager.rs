@@ -6,6 +6,7 @@
 //! anything else is read.
 
 use super::SoftRnic;
+use super::group::GroupStream;
 use super::link::SoftLink;
 use crate::driver::{Conn, LinkOwner, SOURCES_PER_TURN, Source};
 use crate::rnic::{EagerPayload, EagerRecv, EagerSend, HEAD, Qp};
@@ -25,8 +26,8 @@ impl SoftLink {
     fn is_at_rest(&self) -> bool {
         let input = self.ready.readable || self.ready.hup || self.base.stalled;
         let output = self.outbound.doorbell_rung || self.engine.owes();
-        let end = self.stream.grouped().is_some_and(|stream| stream.end.is_some());
-        let watch = self.short_write.cut || self.lacks_watch() || end;
+        let news = self.stream.grouped().is_some_and(GroupStream::has_news);
+        let watch = self.short_write.cut || self.lacks_watch() || news;
         // The engine neither holds a part of a message nor has completions or events, and its
         // connection is open.
         !input && !output && !watch && self.engine.can_recv_eager()

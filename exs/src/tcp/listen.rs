@@ -14,7 +14,7 @@ use mio::net::{TcpListener, TcpStream};
 use super::SoftRnic;
 use super::deferred::share;
 use super::directions::{Ending, Inbound};
-use super::group::{GroupTaker, HelloSniffer, LinkStream, PassedGroup};
+use super::group::{GroupTaker, HelloSniffer, LinkStream, PassedConn};
 use super::link::SoftLink;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
 use crate::iwarp::IwarpEngine;
@@ -60,8 +60,8 @@ pub enum SoftPeer {
     Tcp(TcpStream, SocketAddr),
     /// A stream of a group.
     Stream(u32, u32),
-    /// A group whose hello another RNIC at the port has read.
-    Group(PassedGroup),
+    /// One whose first bytes another RNIC at the port has read.
+    Passed(PassedConn),
 }
 
 impl Acceptor for SoftAcceptor {
@@ -71,8 +71,8 @@ impl Acceptor for SoftAcceptor {
         if let Some((group, stream)) = self.opened.pop_front() {
             return Ok(SoftPeer::Stream(group, stream));
         }
-        if let Some(group) = self.groups.take_mail() {
-            return Ok(SoftPeer::Group(group));
+        if let Some(conn) = self.groups.take_mail() {
+            return Ok(SoftPeer::Passed(conn));
         }
         self.socket.accept().map(|(stream, peer)| SoftPeer::Tcp(stream, peer))
     }
@@ -129,7 +129,7 @@ impl LinkSetup for SoftLink {
             SoftPeer::Stream(group, stream) => {
                 return driver.accept_stream(listener, (group, stream), now);
             }
-            SoftPeer::Group(group) => return driver.take_passed_group(listener, group, now),
+            SoftPeer::Passed(conn) => return driver.take_passed(listener, conn, now),
         };
         let Ok(listening) = driver.listening.listeners.get(listener) else { return };
         let (deadline, addr) = (now + listening.handshake_timeout, listening.addr);
@@ -141,10 +141,10 @@ impl LinkSetup for SoftLink {
         let Ok(local) = local else { return };
         sys::paced_between_hosts(&stream, local, peer, listening.acceptor.paced);
         let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));
-        let groups = listening.acceptor.groups().any_may_take();
+        let greets = listening.acceptor.groups().expects_greetings();
         let stream = LinkStream::Own(share(stream));
         let mut link = SoftLink::new(stream, (local, peer), engine, owner, true);
-        if groups {
+        if greets {
             link.sniffer = HelloSniffer::Watching;
         }
         let Ok(id) = driver.links.insert(link) else { return };
@@ -281,7 +281,12 @@ impl LinkSetup for SoftLink {
         }
         let stream = match &link.stream {
             LinkStream::Own(stream) => stream,
-            LinkStream::Grouped(stream) => return driver.end_stream(stream, id, &link),
+            LinkStream::Grouped(stream) => {
+                if let Some(next) = stream.next_conn().filter(|_| link.ending != Ending::Orderly) {
+                    let _ = sys::abort_on_close(next);
+                }
+                return driver.end_stream(stream, id, &link);
+            }
         };
         if link.ending != Ending::Orderly {
             let _ = sys::abort_on_close(&**stream);

@@ -306,7 +306,7 @@ impl SoftRnic {
         while let Some(event) = self.links.get_mut(id).ok().and_then(|l| l.engine.poll_event()) {
             self.link_event(id, event, now);
         }
-        if self.adopt_group(id, now) {
+        if self.adopt_greeting(id, now) {
             return;
         }
         let Ok(link) = self.links.get_mut(id) else { return };
@@ -314,6 +314,8 @@ impl SoftRnic {
         if link.engine.closed() {
             return self.drop_link(id);
         }
+        self.step_leave(id);
+        let Ok(link) = self.links.get_mut(id) else { return };
         self.parts.short_writes.note(id, link, now);
         if link.lacks_watch() {
             self.keep_watch(id);

@@ -2,13 +2,20 @@
 //!
 //! ```text
 //! Hello and its answer, once in each direction:
-//!  0                                16        18        20        24        28        32
-//! +--------------------------------+---------+---------+---------+---------+---------+
-//! | "EXS Group Hello " or "..Answ.." | version | flags   | window  | streams | groups  |
-//! +--------------------------------+---------+---------+---------+---------+---------+
-//! version: 1      flags: 0      window: bytes that may be under way to the sender of this frame
+//!  0                                16        18        20        24        28        32        40
+//! +--------------------------------+---------+---------+---------+---------+---------+---------+
+//! | "EXS Group Hello " or "..Answ.." | version | flags   | window  | streams | groups  | token   |
+//! +--------------------------------+---------+---------+---------+---------+---------+---------+
+//! version: 2      flags: 0      window: bytes that may be under way to the sender of this frame
 //! on a stream      streams: streams that it takes at a time; 0 in an answer: none, for now
 //! groups: in an answer, the groups among which the other end may spread its streams; 0: one
+//! token: in an answer, the name of the group for requests to move; 0: no stream can move
+//!
+//! Request to move, the first bytes of the TCP connection to which a stream is to move:
+//!  0                                16        18        20        24                  32        40
+//! +--------------------------------+---------+---------+---------+-------------------+---------+
+//! | "EXS Group Stream"               | version | flags   | stream  | 0                 | token   |
+//! +--------------------------------+---------+---------+---------+-------------------+---------+
 //!
 //! Frames, after the hello:
 //!  0               4       5                   8
@@ -21,26 +28,29 @@
 //!      3 WINDOW  length 4    the number of bytes that may be under way beyond the others
 //!      4 FIN     length 0    no more DATA from this side
 //!      5 RESET   length 4    the stream is over: a reason
+//!      6 MOVED   length 0    no more DATA from this side here: the bytes of the stream go on on the
+//!                            TCP connection that has asked for it
 //! ```
 //!
-//! All numbers are big endian. The hello differs from an MPA request in its first byte, and is longer
+//! All numbers are big endian. A hello differs from an MPA request in its first byte, and is longer
 //! than the fixed part of one, so an end that knows MPA only refuses it at once.
 
-/// Bytes of a hello.
-pub const HELLO_LEN: usize = 32;
+/// Bytes of a hello, and of a request to move.
+pub const HELLO_LEN: usize = 40;
 /// Bytes of a frame's head.
 pub const HEAD_LEN: usize = 8;
 /// The longest payload of a DATA frame.
 pub const MAX_DATA: usize = 64 << 10;
 /// The version of the format.
-pub const VERSION: u16 = 1;
-/// The first byte of a hello, which no MPA frame has.
+pub const VERSION: u16 = 2;
+/// The first byte of a hello and of a request to move, which no MPA frame has.
 pub const FIRST_BYTE: u8 = KEY_HELLO[0];
 /// Bytes of the payload of OPEN, WINDOW and RESET.
 pub const WORD: usize = 4;
 
 const KEY_HELLO: &[u8; 16] = b"EXS Group Hello ";
 const KEY_ANSWER: &[u8; 16] = b"EXS Group Answer";
+const KEY_MOVE: &[u8; 16] = b"EXS Group Stream";
 
 /// The smallest window that a hello may name: a window must hold the longest start-up frame.
 pub const LEAST_WINDOW: u32 = 4 << 10;
@@ -82,6 +92,29 @@ pub struct HelloRepr {
     /// In an answer, the groups among which the other end may spread its streams: each may come to
     /// another thread of the sender. 0 counts as 1.
     pub groups: u32,
+    /// In an answer, the name of the group for requests to move. 0: no stream can move.
+    pub token: u64,
+}
+
+/// Checks the key and the version.
+fn check_head(bytes: &[u8; HELLO_LEN], key: &[u8; 16]) -> Result<(), GroupWireError> {
+    if bytes[..16] != key[..] {
+        return Err(GroupWireError::Key);
+    }
+    match u16::from_be_bytes([bytes[16], bytes[17]]) {
+        VERSION => Ok(()),
+        version => Err(GroupWireError::Version(version)),
+    }
+}
+
+/// The word at this place.
+fn word_at(bytes: &[u8; HELLO_LEN], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The token, which ends a hello and a request to move.
+fn token_of(bytes: &[u8; HELLO_LEN]) -> u64 {
+    u64::from(word_at(bytes, 32)) << 32 | u64::from(word_at(bytes, 36))
 }
 
 impl HelloRepr {
@@ -90,22 +123,13 @@ impl HelloRepr {
     /// # Errors
     /// The bytes are something else, or of another version.
     pub fn parse(bytes: &[u8; HELLO_LEN], answer: bool) -> Result<HelloRepr, GroupWireError> {
-        let key = if answer { KEY_ANSWER } else { KEY_HELLO };
-        if bytes[..16] != key[..] {
-            return Err(GroupWireError::Key);
-        }
-        let version = u16::from_be_bytes([bytes[16], bytes[17]]);
-        if version != VERSION {
-            return Err(GroupWireError::Version(version));
-        }
-        let word = |at: usize| {
-            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let (window, streams, groups) = (word(20), word(24), word(28));
+        check_head(bytes, if answer { KEY_ANSWER } else { KEY_HELLO })?;
+        let (window, streams, groups) =
+            (word_at(bytes, 20), word_at(bytes, 24), word_at(bytes, 28));
         if window < LEAST_WINDOW {
             return Err(GroupWireError::Window(window));
         }
-        Ok(HelloRepr { answer, window, streams, groups })
+        Ok(HelloRepr { answer, window, streams, groups, token: token_of(bytes) })
     }
 
     /// Writes it.
@@ -115,8 +139,68 @@ impl HelloRepr {
         out[16..18].copy_from_slice(&VERSION.to_be_bytes());
         out[20..24].copy_from_slice(&self.window.to_be_bytes());
         out[24..28].copy_from_slice(&self.streams.to_be_bytes());
-        out[28..].copy_from_slice(&self.groups.to_be_bytes());
+        out[28..32].copy_from_slice(&self.groups.to_be_bytes());
+        out[32..].copy_from_slice(&self.token.to_be_bytes());
         out
+    }
+}
+
+/// The request that a stream may move to the TCP connection which begins with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveRepr {
+    /// The stream.
+    pub stream: u32,
+    /// The name of its group.
+    pub token: u64,
+}
+
+impl MoveRepr {
+    /// Writes it.
+    pub fn emit(&self) -> [u8; HELLO_LEN] {
+        let mut out = [0; HELLO_LEN];
+        out[..16].copy_from_slice(KEY_MOVE);
+        out[16..18].copy_from_slice(&VERSION.to_be_bytes());
+        out[20..24].copy_from_slice(&self.stream.to_be_bytes());
+        out[32..].copy_from_slice(&self.token.to_be_bytes());
+        out
+    }
+}
+
+/// The first bytes of a TCP connection that is no link of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupGreeting {
+    /// It is to carry a group.
+    Hello(HelloRepr),
+    /// A stream of a group is to move to it.
+    Move(MoveRepr),
+}
+
+impl GroupGreeting {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The bytes are something else, or of another version.
+    pub fn parse(bytes: &[u8; HELLO_LEN]) -> Result<GroupGreeting, GroupWireError> {
+        match check_head(bytes, KEY_MOVE) {
+            Ok(()) => {
+                let (stream, token) = (word_at(bytes, 20), token_of(bytes));
+                Ok(GroupGreeting::Move(MoveRepr { stream, token }))
+            }
+            Err(GroupWireError::Key) => HelloRepr::parse(bytes, false).map(GroupGreeting::Hello),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads it from what has come so far. None: more must come. Another version is seen before its
+    /// last byte has come, as its frames may be shorter.
+    pub fn parse_begun(bytes: &[u8]) -> Option<Result<GroupGreeting, GroupWireError>> {
+        let Some(whole) = bytes.first_chunk::<HELLO_LEN>() else {
+            let version = bytes.get(16..18)?.iter().fold(0, |n, byte| n << 8 | u16::from(*byte));
+            return (version != VERSION).then_some(Err(GroupWireError::Version(version)));
+        };
+        // Nothing may follow before the answer.
+        let alone = bytes.len() == HELLO_LEN;
+        Some(if alone { GroupGreeting::parse(whole) } else { Err(GroupWireError::Key) })
     }
 }
 
@@ -133,6 +217,8 @@ pub enum GroupFrameKind {
     Fin,
     /// The end of a stream, without order.
     Reset,
+    /// The rest of a direction takes another TCP connection.
+    Moved,
 }
 
 impl GroupFrameKind {
@@ -143,6 +229,7 @@ impl GroupFrameKind {
             3 => GroupFrameKind::Window,
             4 => GroupFrameKind::Fin,
             5 => GroupFrameKind::Reset,
+            6 => GroupFrameKind::Moved,
             other => return Err(GroupWireError::Kind(other)),
         })
     }
@@ -154,13 +241,14 @@ impl GroupFrameKind {
             GroupFrameKind::Window => 3,
             GroupFrameKind::Fin => 4,
             GroupFrameKind::Reset => 5,
+            GroupFrameKind::Moved => 6,
         }
     }
 
     /// True if a frame of this kind may have a payload of `len` bytes.
     fn takes(self, len: u32) -> bool {
         match self {
-            GroupFrameKind::Fin => len == 0,
+            GroupFrameKind::Fin | GroupFrameKind::Moved => len == 0,
             GroupFrameKind::Data => (1..=MAX_DATA).contains(&(len as usize)),
             GroupFrameKind::Open | GroupFrameKind::Window | GroupFrameKind::Reset => {
                 len as usize == WORD
@@ -250,25 +338,50 @@ mod tests {
     #[test]
     fn the_hello_has_these_bytes() {
         let (window, streams, groups) = (0x0004_0000, 0x0001_0000, 0x0203);
-        let hello = HelloRepr { answer: false, window, streams, groups };
-        let mut bytes = *b"EXS Group Hello \0\x01\0\0\0\x04\0\0\0\x01\0\0\0\0\x02\x03";
+        let token = 0x0102_0304_0506_0708;
+        let hello = HelloRepr { answer: false, window, streams, groups, token };
+        let mut bytes = *b"EXS Group Hello \0\x02\0\0\0\x04\0\0\0\x01\0\0\0\0\x02\x03\
+            \x01\x02\x03\x04\x05\x06\x07\x08";
         assert_eq!(hello.emit(), bytes);
         assert_eq!(HelloRepr::parse(&bytes, false), Ok(hello));
         assert_eq!(HelloRepr::parse(&bytes, true), Err(GroupWireError::Key));
         let answer = HelloRepr { answer: true, ..hello };
         assert_eq!(&answer.emit()[..16], b"EXS Group Answer");
         assert_eq!(HelloRepr::parse(&answer.emit(), true), Ok(answer));
-        bytes[17] = 2;
-        assert_eq!(HelloRepr::parse(&bytes, false), Err(GroupWireError::Version(2)));
+        assert_eq!(GroupGreeting::parse(&bytes), Ok(GroupGreeting::Hello(hello)));
+        assert_eq!(GroupGreeting::parse_begun(&bytes), Some(Ok(GroupGreeting::Hello(hello))));
+        assert_eq!(GroupGreeting::parse_begun(&bytes[..HELLO_LEN - 1]), None);
+        let more = [&bytes[..], &[0]].concat();
+        assert_eq!(GroupGreeting::parse_begun(&more), Some(Err(GroupWireError::Key)));
+        bytes[17] = 1;
+        assert_eq!(GroupGreeting::parse_begun(&bytes[..17]), None);
+        let old = Some(Err(GroupWireError::Version(1)));
+        assert_eq!(GroupGreeting::parse_begun(&bytes[..18]), old);
+        assert_eq!(HelloRepr::parse(&bytes, false), Err(GroupWireError::Version(1)));
         let narrow = HelloRepr { window: LEAST_WINDOW - 1, ..hello };
         let refused = Err(GroupWireError::Window(LEAST_WINDOW - 1));
         assert_eq!(HelloRepr::parse(&narrow.emit(), false), refused);
     }
 
     #[test]
+    fn the_request_to_move_has_these_bytes() {
+        let request = MoveRepr { stream: 0x0102_0304, token: 0x0506_0708_090A_0B0C };
+        let mut bytes = *b"EXS Group Stream\0\x02\0\0\x01\x02\x03\x04\0\0\0\0\0\0\0\0\
+            \x05\x06\x07\x08\x09\x0A\x0B\x0C";
+        assert_eq!(request.emit(), bytes);
+        assert_eq!(bytes[0], FIRST_BYTE);
+        assert_eq!(GroupGreeting::parse(&bytes), Ok(GroupGreeting::Move(request)));
+        bytes[17] = 3;
+        assert_eq!(GroupGreeting::parse(&bytes), Err(GroupWireError::Version(3)));
+        bytes[15] = b'?';
+        assert_eq!(GroupGreeting::parse(&bytes), Err(GroupWireError::Key));
+    }
+
+    #[test]
     fn an_end_that_knows_mpa_only_refuses_a_hello() {
         use crate::wire::mpa::{FRAME_LEN, FrameKind, FrameRepr};
-        let hello = HelloRepr { answer: false, window: 1 << 18, streams: 1, groups: 0 }.emit();
+        let hello = HelloRepr { answer: false, window: 1 << 18, streams: 1, groups: 0, token: 0 };
+        let hello = hello.emit();
         let head = hello.first_chunk::<FRAME_LEN>().unwrap();
         assert!(FrameRepr::parse(head, FrameKind::Request).is_err());
         let request = FrameRepr {
@@ -293,6 +406,7 @@ mod tests {
             (GroupFrameKind::Window, 4, [0, 0, 0, 7, 3, 0, 0, 4]),
             (GroupFrameKind::Fin, 0, [0, 0, 0, 7, 4, 0, 0, 0]),
             (GroupFrameKind::Reset, 4, [0, 0, 0, 7, 5, 0, 0, 4]),
+            (GroupFrameKind::Moved, 0, [0, 0, 0, 7, 6, 0, 0, 0]),
         ];
         for (kind, len, bytes) in kinds {
             let head = GroupHead { stream: 7, kind, len };
@@ -303,14 +417,21 @@ mod tests {
 
     #[test]
     fn bad_frames_are_refused() {
-        for kind in [0, 6, 255] {
+        for kind in [0, 7, 255] {
             let bytes = [0, 0, 0, 1, kind, 0, 0, 0];
             assert_eq!(GroupHead::parse(&bytes), Err(GroupWireError::Kind(kind)));
         }
-        use GroupFrameKind::{Data, Fin, Open, Reset, Window};
-        for (kind, len) in
-            [(Open, 0), (Data, 0), (Data, 65_537), (Window, 3), (Window, 5), (Fin, 1), (Reset, 0)]
-        {
+        use GroupFrameKind::{Data, Fin, Moved, Open, Reset, Window};
+        for (kind, len) in [
+            (Open, 0),
+            (Data, 0),
+            (Data, 65_537),
+            (Window, 3),
+            (Window, 5),
+            (Fin, 1),
+            (Reset, 0),
+            (Moved, 1),
+        ] {
             let bytes = GroupHead { stream: 1, kind, len }.emit();
             assert_eq!(GroupHead::parse(&bytes), Err(GroupWireError::Length { kind, len }));
         }

@@ -1,8 +1,11 @@
 //! The side that groups come to.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use super::super::SoftRnic;
 use super::super::link::SoftLink;
-use super::spread::{GroupTaker, PassedGroup, Placed};
+use super::spread::{GroupTaker, PassedConn, PassedGroup, Placed};
 use super::{
     GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LinkGroup, LinkStream, MAX_PENDING,
     MAX_STREAMS, StreamEnd, StreamHolder, WINDOW,
@@ -12,7 +15,9 @@ use crate::iwarp::IwarpEngine;
 use crate::rnic::TakesGroups;
 use crate::sys::{self, IoVec, SharedStream, TcpSendFlags};
 use crate::time::Time;
-use crate::wire::group::{FIRST_BYTE, GroupWireError, HELLO_LEN, HelloRepr, ResetReason};
+use crate::wire::group::{
+    FIRST_BYTE, GroupGreeting, GroupWireError, HELLO_LEN, HelloRepr, ResetReason,
+};
 
 /// The first bytes of an accepted TCP connection: an MPA request, or the hello of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +29,9 @@ pub(in crate::tcp) enum HelloSniffer {
     /// It is a link of its own.
     Off,
 }
+
+/// A TCP connection with its addresses, ours and the peer's.
+type StreamAndAddrs = (Arc<SharedStream>, (SocketAddr, SocketAddr));
 
 impl SoftLink {
     /// Takes the first bytes of an accepted connection. True if they are not for the engine.
@@ -43,51 +51,69 @@ impl SoftLink {
         true
     }
 
-    /// The hello, once it is there.
-    fn hello(&self) -> Option<Result<HelloRepr, GroupWireError>> {
-        if self.sniffer != HelloSniffer::Collecting || self.intake.stash.len() < HELLO_LEN {
-            return None;
+    /// What the connection begins with, once that is there. None: nothing yet, or it is a link of its own.
+    fn greeting(&self) -> Option<Result<GroupGreeting, GroupWireError>> {
+        match self.sniffer {
+            HelloSniffer::Collecting => GroupGreeting::parse_begun(&self.intake.stash),
+            HelloSniffer::Watching | HelloSniffer::Off => None,
         }
-        let bytes: Result<&[u8; HELLO_LEN], _> = self.intake.stash[..].try_into();
-        Some(bytes.map_err(|_| GroupWireError::Key).and_then(|b| HelloRepr::parse(b, false)))
     }
 }
 
 /// Answers a hello. False: the peer has gone.
-fn answer_hello(stream: &SharedStream, streams: u32, groups: u32) -> bool {
-    let bytes = HelloRepr { answer: true, window: WINDOW, streams, groups }.emit();
+fn answer_hello(stream: &SharedStream, streams: u32, groups: u32, token: u64) -> bool {
+    let bytes = HelloRepr { answer: true, window: WINDOW, streams, groups, token }.emit();
     let flags = TcpSendFlags { more: false, end_of_record: false };
     // The connection is new, so there is room.
     sys::send(stream, &[IoVec::new(&bytes)], flags).is_ok_and(|sent| sent == HELLO_LEN)
 }
 
 impl SoftRnic {
-    /// Makes a group of an accepted connection, if its hello has come. True if the link is gone.
-    pub(in crate::tcp) fn adopt_group(&mut self, id: u32, now: Time) -> bool {
+    /// Takes an accepted connection that is no link, if its first bytes have come: it is to carry a group,
+    /// or a stream of one. True if the link is gone.
+    pub(in crate::tcp) fn adopt_greeting(&mut self, id: u32, now: Time) -> bool {
         let Ok(link) = self.links.get(id) else { return true };
-        let Some(hello) = link.hello() else { return false };
+        let Some(greeting) = link.greeting() else { return false };
         let LinkOwner::Startup(listener) = link.base.owner else { return false };
-        let hello = match hello {
-            Ok(hello) => hello,
+        match greeting {
+            Ok(GroupGreeting::Hello(hello)) => self.adopt_group(id, listener, hello, now),
+            Ok(GroupGreeting::Move(request)) => {
+                let Some((stream, _)) = self.take_startup_stream(id) else { return true };
+                if self.has_accepted_group(request.token) {
+                    self.take_request_to_move(stream, request);
+                } else if let Ok(listening) = self.listening.listeners.get(listener) {
+                    listening.acceptor.groups().pass_move(stream, request);
+                }
+            }
             Err(e) => {
                 crate::trace::debug!("the peer {} is refused: {e}", link.addrs.1);
+                let _ = e;
                 self.cut_link(id);
-                return true;
             }
-        };
+        }
+        true
+    }
+
+    /// Takes the TCP connection out of a start-up, which is over.
+    fn take_startup_stream(&mut self, id: u32) -> Option<StreamAndAddrs> {
+        self.release_request(id);
+        let mut link = self.links.remove(id).ok()?;
+        self.turns.timers.clear(Source::Link(id));
+        link.forget(&self.reactor);
+        Some((link.stream.own().cloned()?, link.addrs))
+    }
+
+    /// Gives an accepted connection that carries a group to the RNIC that takes it.
+    fn adopt_group(&mut self, id: u32, listener: u32, hello: HelloRepr, now: Time) {
+        let token = self.memory.random_u64().max(1);
         let listening = self.listening.listeners.get(listener);
         let groups = listening.ok().map(|l| l.acceptor.groups());
         let takes = groups.map_or(TakesGroups::No, GroupTaker::takes);
-        let placed = groups.map_or(Placed::Nowhere, GroupTaker::place);
+        let placed = groups.map_or(Placed::Nowhere, |groups| groups.place(token));
         if matches!((&placed, takes), (Placed::Nowhere, TakesGroups::No)) {
-            self.cut_link(id);
-            return true;
+            return self.cut_link(id);
         }
-        self.release_request(id);
-        let Ok(mut link) = self.links.remove(id) else { return true };
-        self.turns.timers.clear(Source::Link(id));
-        link.forget(&self.reactor);
-        let (Some(stream), addrs) = (link.stream.own().cloned(), link.addrs) else { return true };
+        let Some((stream, addrs)) = self.take_startup_stream(id) else { return };
         match placed {
             Placed::Here(place) => {
                 let group = PassedGroup { stream, addrs, hello, place };
@@ -96,25 +122,23 @@ impl SoftRnic {
             Placed::There(place) => PassedGroup { stream, addrs, hello, place }.pass(),
             Placed::Nowhere => {
                 // None for now.
-                answer_hello(&stream, 0, 0);
+                answer_hello(&stream, 0, 0, 0);
             }
         }
-        true
     }
 
-    /// Takes a group whose hello another RNIC at the port has read.
-    pub(in crate::tcp) fn take_passed_group(
-        &mut self,
-        listener: u32,
-        group: PassedGroup,
-        now: Time,
-    ) {
+    /// Takes a connection whose first bytes another RNIC at the port has read.
+    pub(in crate::tcp) fn take_passed(&mut self, listener: u32, conn: PassedConn, now: Time) {
+        let group = match conn {
+            PassedConn::Group(group) => group,
+            PassedConn::Move(stream, request) => return self.take_request_to_move(stream, request),
+        };
         let listening = self.listening.listeners.get(listener);
         let takes = listening.is_ok_and(|l| l.acceptor.groups().takes() == TakesGroups::Yes);
         match takes {
             true => self.begin_accepted_group(listener, group, now),
             false => {
-                answer_hello(&group.stream, 0, 0);
+                answer_hello(&group.stream, 0, 0, 0);
             }
         }
     }
@@ -123,12 +147,13 @@ impl SoftRnic {
     fn begin_accepted_group(&mut self, listener: u32, group: PassedGroup, now: Time) {
         let PassedGroup { stream, addrs, hello, place } = group;
         let Ok(listening) = self.listening.listeners.get(listener) else { return };
-        if !answer_hello(&stream, MAX_STREAMS, listening.acceptor.groups().takers()) {
+        let (groups, token) = (listening.acceptor.groups().takers(), place.token);
+        if !answer_hello(&stream, MAX_STREAMS, groups, token) {
             return;
         }
         let side = GroupSide::Acceptor { listener, _place: place };
         let mut group = LinkGroup::new(stream, addrs, side, GroupStage::Greeting);
-        group.open(hello);
+        group.open(hello, token);
         if let Ok(group) = self.add_group(group) {
             self.turns.timers.set(Source::Group(group), now + IDLE_LIMIT);
             self.enqueue(Source::Group(group));
@@ -176,7 +201,7 @@ impl SoftRnic {
         let StreamHolder::Waiting { early, fin, port } = holder else { return };
         let (early, fin, mut addrs) = (std::mem::take(early), *fin, group.addrs);
         addrs.1.set_port(*port);
-        let mut stream = GroupStream::new(id, number, group.window);
+        let mut stream = GroupStream::new(id, number, group.terms.window);
         stream.came = early.len() as u64;
         (stream.fin, stream.end) = (fin, fin.then_some(StreamEnd::Fin));
         let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));

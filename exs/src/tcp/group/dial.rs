@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use mio::Interest;
@@ -21,7 +20,7 @@ use crate::iwarp::IwarpEngine;
 #[cfg(any(test, feature = "internals"))]
 use crate::rnic::Qp;
 use crate::rnic::{QpState, RnicError, StarvedListener};
-use crate::sys::{self, IoVec, IoVecMut, SharedStream, TcpSendFlags};
+use crate::sys::{self, IoVec, IoVecMut, TcpSendFlags};
 use crate::time::Time;
 use crate::wire::group::{GroupFrameKind, HELLO_LEN, HelloRepr, emit_port};
 
@@ -38,7 +37,7 @@ const MOST_GROUPS: u32 = 256;
 
 /// The hello of a dialer.
 fn our_hello() -> HelloRepr {
-    HelloRepr { answer: false, window: WINDOW, streams: MAX_STREAMS, groups: 0 }
+    HelloRepr { answer: false, window: WINDOW, streams: MAX_STREAMS, groups: 0, token: 0 }
 }
 
 /// What the links of a group have in common.
@@ -106,9 +105,12 @@ impl SoftRnic {
     #[cfg(any(test, feature = "internals"))]
     pub fn carrier(&self, qp: Qp) -> Option<SocketAddr> {
         let Conn::Link(link) = self.qps.get(qp.0).ok()?.conn else { return None };
-        let link = self.links.get(link).ok()?;
-        let group = link.stream.grouped().map(|stream| self.parts.groups.table.get(stream.group));
-        group.map_or(Some(link.addrs.0), |group| group.ok().map(|group| group.addrs.0))
+        match &self.links.get(link).ok()?.stream {
+            LinkStream::Own(stream) => stream.addrs().ok().map(|addrs| addrs.0),
+            LinkStream::Grouped(stream) => {
+                self.parts.groups.table.get(stream.group).ok().map(|group| group.addrs.0)
+            }
+        }
     }
 
     /// The program waits for a link by itself, which a link of a group does not allow (`Rnic::keep_apart`).
@@ -199,8 +201,7 @@ impl SoftRnic {
     /// Looks whether the TCP connect has succeeded or failed.
     pub(super) fn group_connects(&mut self, id: u32, now: Time) {
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
-        let fd = SourceSocket(Arc::clone(&group.stream));
-        match fd.outcome() {
+        match group.stream.connect_outcome() {
             None => {}
             Some(Err(errno)) => group.end = Some(errno),
             Some(Ok(addrs)) => {
@@ -239,7 +240,7 @@ impl SoftRnic {
             group.end = Some(libc::ECONNRESET);
             return self.note_no_group(id, now + memory);
         };
-        group.open(answer);
+        group.open(answer, answer.token);
         self.turns.timers.clear(Source::Group(id));
         let GroupSide::Dialer { key, pending } = &mut group.side else { return };
         let (key, mut dials) = (*key, std::mem::take(pending));
@@ -294,7 +295,7 @@ impl SoftRnic {
             limit: (1 << 32) - 1,
             errno: libc::EMFILE,
         })?;
-        let stream = LinkStream::Grouped(GroupStream::new(id, number, group.window));
+        let stream = LinkStream::Grouped(GroupStream::new(id, number, group.terms.window));
         let owner = LinkOwner::Qp(plan.qp);
         let mut link = SoftLink::new(stream, addrs, engine, owner, false);
         link.base.attempt = Some(plan.attempt);
@@ -382,25 +383,6 @@ impl SoftRnic {
                 self.parts.groups.uncount_dial(addr);
                 self.report_failed_dial(qp, error);
             }
-        }
-    }
-}
-
-/// A socket that connects.
-struct SourceSocket(Arc<SharedStream>);
-
-impl SourceSocket {
-    /// The addresses, or the errno; None while the connect is under way.
-    fn outcome(&self) -> Option<Result<(SocketAddr, SocketAddr), i32>> {
-        let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EIO);
-        match self.0.take_error() {
-            Ok(Some(e)) | Err(e) => return Some(Err(errno(e))),
-            Ok(None) => {}
-        }
-        match self.0.addrs() {
-            Ok(addrs) => Some(Ok(addrs)),
-            Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => None,
-            Err(e) => Some(Err(errno(e))),
         }
     }
 }

@@ -98,8 +98,11 @@ impl SoftRnic {
             if let Ok(l) = self.links.get_mut(link)
                 && let Some(stream) = l.stream.grouped_mut()
             {
+                if stream.has_left() {
+                    continue;
+                }
                 stream.gone = true;
-                let orderly = stream.fin && l.outbound.shut;
+                let orderly = stream.fin && l.outbound.shut && !stream.is_leaving();
                 if !orderly {
                     stream.end = Some(StreamEnd::Broken(errno));
                 }

@@ -4,8 +4,9 @@
 //! group are links as others are, with an engine each. In the place of a TCP connection they have a
 //! [`GroupStream`]. The group moves their bytes: `input` takes frames apart, `output` puts them
 //! together, `dial` opens groups and streams in them, `accept` answers, `serve` gives a group its
-//! turn, `end` ends groups and streams, `set` spreads the streams to an address over groups, `spread` brings groups to
-//! the RNICs of a port, and `pace` dials for those that get no group.
+//! turn, `end` ends groups and streams, `leave` moves a stream with large data to a TCP connection of its
+//! own, `set` spreads the streams to an address over groups, `spread` brings groups to the RNICs of a
+//! port, and `pace` dials for those that get no group.
 //!
 //! What it promises: no frame of a peer makes it panic, or grow without bound. A frame that breaks a
 //! rule ends the group, and all of its links with ECONNRESET.
@@ -16,6 +17,7 @@ mod accept;
 mod dial;
 mod end;
 mod input;
+mod leave;
 mod output;
 mod pace;
 mod read;
@@ -42,14 +44,17 @@ pub(super) use accept::HelloSniffer;
 pub(super) use dial::GroupKey;
 pub(super) use input::GroupBytes;
 use input::GroupInput;
+use leave::Leave;
 use output::GroupOutput;
 pub(super) use pace::{DialPlace, PacedDials};
 use set::GroupSets;
 use spread::GroupPlace;
-pub(super) use spread::{GroupTaker, PassedGroup};
+pub(super) use spread::{GroupTaker, PassedConn};
 
 /// Bytes that may be under way to this side on a stream.
 const WINDOW: u32 = 256 << 10;
+/// The longest gather that is copied to the output. Longer ones are large data.
+const SMALL: usize = 8 << 10;
 /// Streams of a group at a time.
 const MAX_STREAMS: u32 = 1 << 16;
 /// Streams of a group that no listener has taken yet.
@@ -86,12 +91,15 @@ pub(super) struct GroupStream {
     /// Bytes that came, and those of them for which the peer has got its credit back.
     came: u64,
     credited: u64,
-    /// The peer has sent FIN.
+    /// The peer sends no more here: it has sent FIN or MOVED.
     fin: bool,
     /// The end that the link has not seen yet.
     pub(super) end: Option<StreamEnd>,
     /// The dial that began the stream, until the connection is established; None: it was accepted.
     pub(super) plan: Option<Box<DialPlan>>,
+    /// Bytes that came or left in large frames.
+    bulk: u64,
+    leave: Leave,
     /// The link is in the group's queue of links that wait for room.
     waits: bool,
     /// The group has the stream no more.
@@ -109,6 +117,8 @@ impl GroupStream {
             fin: false,
             end: None,
             plan: None,
+            bulk: 0,
+            leave: Leave::Stays,
             waits: false,
             gone: false,
         }
@@ -181,6 +191,18 @@ enum GroupStage {
     Open,
 }
 
+/// What the hello and its answer have said.
+#[derive(Clone, Copy, Debug, Default)]
+struct GroupTerms {
+    /// The peer's window for a new stream.
+    window: u32,
+    /// Streams that the peer takes at a time.
+    streams: u32,
+    /// The name of the group for requests to move, which the accepting side has chosen. 0: no stream
+    /// can move.
+    token: u64,
+}
+
 /// A group.
 pub(super) struct LinkGroup {
     stream: Arc<SharedStream>,
@@ -193,10 +215,7 @@ pub(super) struct LinkGroup {
     pub(super) queued: bool,
     /// The errno with which the TCP connection has ended.
     end: Option<i32>,
-    /// The peer's window for a new stream.
-    window: u32,
-    /// Streams that the peer takes at a time.
-    most: u32,
+    terms: GroupTerms,
     streams: HashMap<u32, StreamHolder, BuildHasherDefault<KeyHasher>>,
     /// Streams that the listener has not come to yet, and those of them that the peer has ended since.
     pending: usize,
@@ -223,8 +242,7 @@ impl LinkGroup {
             ready: Ready { readable: true, writable: true, hup: false },
             queued: false,
             end: None,
-            window: 0,
-            most: 0,
+            terms: GroupTerms::default(),
             streams: HashMap::default(),
             pending: 0,
             last: 0,
@@ -235,15 +253,16 @@ impl LinkGroup {
     }
 
     /// The hello and its answer have passed: frames may come and leave, within the peer's limits.
-    fn open(&mut self, peer: HelloRepr) {
-        (self.stage, self.window, self.most) = (GroupStage::Open, peer.window, peer.streams);
+    fn open(&mut self, peer: HelloRepr, token: u64) {
+        let HelloRepr { window, streams, .. } = peer;
+        (self.stage, self.terms) = (GroupStage::Open, GroupTerms { window, streams, token });
         // It will be busy.
         sys::roomy_within_host(&*self.stream, self.addrs.0, self.addrs.1);
     }
 
     /// True if the peer takes one more stream.
     fn has_room(&self) -> bool {
-        self.streams.len() < usize::try_from(self.most).unwrap_or(usize::MAX)
+        self.streams.len() < usize::try_from(self.terms.streams).unwrap_or(usize::MAX)
     }
 
     /// The streams that it has, or will have.

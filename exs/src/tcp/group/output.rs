@@ -10,13 +10,11 @@ use std::io;
 use super::super::directions::Inbound;
 use super::super::link::SoftLink;
 use super::super::write::is_connection_error;
-use super::{GroupStream, LinkGroup};
+use super::{LinkGroup, SMALL};
 use crate::iwarp::{Gather, GatherChunk, MAX_CHUNKS, SendStep, TxPool};
 use crate::sys::{self, IoVec, TcpSendFlags};
 use crate::wire::group::{GroupFrameKind, GroupHead, MAX_DATA};
 
-/// The longest gather that is copied.
-const SMALL: usize = 8 << 10;
 /// Bytes of output from which on links wait.
 const FULL: usize = 128 << 10;
 
@@ -117,6 +115,18 @@ impl GroupOutput {
     }
 }
 
+/// A large frame that was offered to the socket, or the rest of one.
+struct OfferedFrame<'a> {
+    /// Bytes of output before it.
+    before: usize,
+    /// Empty if the frame was begun before.
+    head: &'a [u8],
+    /// Bytes of payload.
+    whole: usize,
+    /// Those that are new on the stream.
+    framed: usize,
+}
+
 /// What one step of sending has achieved.
 enum StepSent {
     /// This number of bytes of payload.
@@ -171,14 +181,17 @@ impl LinkGroup {
     }
 
     fn send_step(&mut self, id: u32, link: &mut SoftLink, pool: &mut TxPool) -> StepSent {
-        let Some(GroupStream { number, room, .. }) = link.stream.grouped() else {
-            return StepSent::Idle;
-        };
-        let (number, room) = (*number, usize::try_from(*room).unwrap_or(usize::MAX));
+        let Some(stream) = link.stream.grouped() else { return StepSent::Idle };
+        let (number, leaves) = (stream.number, stream.is_leaving());
+        let room = usize::try_from(stream.room).unwrap_or(usize::MAX);
         if !self.output.admits(id) {
             return self.wait(id, link);
         }
         let begun = self.output.begun.map(|begun| begun.left);
+        if begun.is_none() && leaves {
+            // It goes on by a connection of its own.
+            return StepSent::Waits;
+        }
         let gather = match link.engine.poll_tx(pool) {
             SendStep::Gather(gather) => gather,
             step => {
@@ -219,25 +232,40 @@ impl LinkGroup {
         vecs[1] = IoVec::new(&head[..head_len]);
         let flags = TcpSendFlags { more: false, end_of_record: false };
         let result = sys::send(&*self.stream, &vecs[..2 + count], flags);
+        let (whole, framed) = begun.map_or((len, len), |left| (left, 0));
         match result {
             Ok(n) => {
-                self.output.advance(n.min(before));
-                let n = n - n.min(before);
-                if n == 0 {
-                    // Nothing of the frame has left. The next call says why.
-                    return StepSent::Bytes(0);
-                }
-                // What is missing of the head is the next output.
-                self.output.bytes.extend_from_slice(&head[n.min(head_len)..head_len]);
-                let sent = n - n.min(head_len);
-                let whole = begun.unwrap_or(len);
-                let left = whole - sent;
-                self.output.leave_begun(id, left);
-                note_sent(link, sent, if begun.is_some() { 0 } else { len });
-                StepSent::Bytes(sent)
+                let frame = OfferedFrame { before, head: &head[..head_len], whole, framed };
+                self.note_offered(id, link, n, &frame)
             }
             Err(e) => self.fail_step(id, link, &e),
         }
+    }
+
+    /// The socket has taken `n` bytes of the output and of a large frame behind it.
+    fn note_offered(
+        &mut self,
+        id: u32,
+        link: &mut SoftLink,
+        n: usize,
+        frame: &OfferedFrame<'_>,
+    ) -> StepSent {
+        let OfferedFrame { before, head, whole, framed } = *frame;
+        self.output.advance(n.min(before));
+        let n = n - n.min(before);
+        if n == 0 {
+            // Nothing of the frame has left. The next call says why.
+            return StepSent::Bytes(0);
+        }
+        // What is missing of the head is the next output.
+        self.output.bytes.extend_from_slice(&head[n.min(head.len())..]);
+        let sent = n - n.min(head.len());
+        self.output.leave_begun(id, whole - sent);
+        note_sent(link, sent, framed);
+        if let Some(stream) = link.stream.grouped_mut() {
+            stream.bulk += sent as u64;
+        }
+        StepSent::Bytes(sent)
     }
 
     /// A write of a link's bytes has failed.

@@ -1,4 +1,5 @@
-//! Dials that have waited for a group, and go on by TCP connections of their own: a few at a time.
+//! Dials that have waited for a group, and go on by TCP connections of their own: a few at a time. The
+//! connections of streams that leave a group take places among them.
 //!
 //! Thousands of dials may wait for the same answer. If all of them sent a SYN in one turn, the queue of
 //! the listening socket at the other end would overflow. The kernel there drops what does not fit, and
@@ -56,6 +57,13 @@ impl PacedDials {
     /// True if others wait for a place at this address.
     pub(in crate::tcp) fn has_queue(&self, addr: &SocketAddr) -> bool {
         self.0.get(addr).is_some_and(|turns| !turns.waiting.is_empty())
+    }
+
+    /// A place at this address for a connection that no dial waits for, if there is one to spare.
+    pub(super) fn spare_place(&mut self, addr: SocketAddr) -> Option<DialPlace> {
+        let turns = self.0.entry(addr).or_default();
+        let spare = turns.has_room() && turns.waiting.is_empty();
+        spare.then(|| DialPlace { _place: Arc::clone(&turns.places) })
     }
 
     /// True if a dial can have its place now.

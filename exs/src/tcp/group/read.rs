@@ -96,6 +96,7 @@ impl SoftRnic {
         l.idle = false;
         if let Some(s) = l.stream.grouped_mut() {
             s.came += placed as u64;
+            s.bulk += placed as u64;
             if s.came > s.credited + u64::from(WINDOW) {
                 return self.spoil_group(id, "a stream sends more than it may");
             }

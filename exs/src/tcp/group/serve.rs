@@ -1,9 +1,10 @@
 //! Turns of a group: its bytes go to its links, and theirs into its output.
 
 use super::super::SoftRnic;
+use super::super::directions::LOOKAHEAD_MIN;
 use super::super::eager::UnparsedBytes;
 use super::input::{GroupBytes, InputPart};
-use super::{GroupStage, MAX_EARLY, StreamEnd, StreamHolder, WINDOW};
+use super::{GroupStage, MAX_EARLY, SMALL, StreamEnd, StreamHolder, WINDOW};
 use crate::driver::Source;
 use crate::time::Time;
 use crate::wire::group::{GroupFrameKind, GroupHead, ResetReason, WORD, parse_port};
@@ -94,6 +95,11 @@ impl SoftRnic {
         let Ok(l) = self.links.get_mut(link) else { return false };
         let Some(s) = l.stream.grouped_mut() else { return false };
         s.came += (end - at) as u64;
+        if end - at > SMALL {
+            s.bulk += (end - at) as u64;
+            // The next of its kind goes straight to its place.
+            group.look = LOOKAHEAD_MIN;
+        }
         if s.came > s.credited + u64::from(WINDOW) || s.fin {
             self.spoil_group(id, "a stream sends more than it may");
             return false;
@@ -136,6 +142,7 @@ impl SoftRnic {
                 ResetReason::Refused => libc::ECONNREFUSED,
                 ResetReason::Aborted => libc::ECONNRESET,
             }),
+            GroupFrameKind::Moved => return self.take_moved(id, head.stream),
             GroupFrameKind::Data => return,
         };
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };

@@ -3,7 +3,8 @@
 //! The kernel brings the connection of a group to any of them. The one that reads the hello gives the
 //! group to the RNIC that has the fewest groups of the port, so that they spread over the shards that
 //! accept. A group for another RNIC goes into that one's mail, and an eventfd in that one's reactor
-//! rings.
+//! rings. So does a connection to which a stream of another RNIC's group is to move: the token in its
+//! request says whose.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -15,7 +16,7 @@ use mio::unix::SourceFd;
 use crate::driver::{ReactorShare, Source};
 use crate::rnic::{RnicError, TakesGroups};
 use crate::sys::{EventFd, SharedStream};
-use crate::wire::group::HelloRepr;
+use crate::wire::group::{HelloRepr, MoveRepr};
 
 /// A group whose hello another RNIC has read.
 pub struct PassedGroup {
@@ -26,13 +27,21 @@ pub struct PassedGroup {
     pub(super) place: GroupPlace,
 }
 
+/// A connection for another RNIC at the port, whose first bytes this one has read.
+pub enum PassedConn {
+    /// It carries a group.
+    Group(PassedGroup),
+    /// A stream of one of that RNIC's groups is to move to it.
+    Move(Arc<SharedStream>, MoveRepr),
+}
+
 /// One of the RNICs, as the others see it.
 struct Taker {
     number: u64,
     takes: TakesGroups,
-    /// Its groups of this port, and those in its mail.
-    groups: usize,
-    mail: Vec<PassedGroup>,
+    /// The tokens of its groups of this port, and of those in its mail.
+    groups: Vec<u64>,
+    mail: Vec<PassedConn>,
     /// Rings for mail. None: it gets none.
     bell: Option<Arc<EventFd>>,
 }
@@ -53,16 +62,26 @@ impl GroupPort {
     }
 }
 
+impl Taker {
+    fn deliver(&mut self, conn: PassedConn) {
+        self.mail.push(conn);
+        if let Some(bell) = &self.bell {
+            bell.signal();
+        }
+    }
+}
+
 impl Takers {
     fn find(&mut self, number: u64) -> Option<&mut Taker> {
         self.all.iter_mut().find(|taker| taker.number == number)
     }
 }
 
-/// The place of a group at an RNIC, which counts it.
+/// The place of a group at an RNIC, which counts it, and finds it by its token.
 pub(super) struct GroupPlace {
     port: GroupPort,
     number: u64,
+    pub(super) token: u64,
 }
 
 impl std::fmt::Debug for GroupPlace {
@@ -74,7 +93,7 @@ impl std::fmt::Debug for GroupPlace {
 impl Drop for GroupPlace {
     fn drop(&mut self) {
         if let Some(taker) = self.port.lock().find(self.number) {
-            taker.groups -= 1;
+            taker.groups.retain(|token| *token != self.token);
         }
     }
 }
@@ -112,7 +131,7 @@ impl GroupTaker {
         let mut takers = port.lock();
         takers.last += 1;
         let number = takers.last;
-        takers.all.push(Taker { number, takes, groups: 0, mail: Vec::new(), bell: None });
+        takers.all.push(Taker { number, takes, groups: Vec::new(), mail: Vec::new(), bell: None });
         drop(takers);
         GroupTaker { port, number, told: takes, rests: false, bell: None, watched: false }
     }
@@ -180,11 +199,11 @@ impl GroupTaker {
         }
     }
 
-    /// True if one at the port may take a group now, or later.
-    pub(in crate::tcp) fn any_may_take(&self) -> bool {
-        self.told != TakesGroups::No
-            || self.bell.is_some()
-                && self.port.lock().all.iter().any(|taker| taker.takes != TakesGroups::No)
+    /// True if a connection to the port may begin with a hello or a request to move: an RNIC there takes
+    /// groups now, or may do so later, or has some.
+    pub(in crate::tcp) fn expects_greetings(&self) -> bool {
+        let expects = |taker: &Taker| taker.takes != TakesGroups::No || !taker.groups.is_empty();
+        self.told != TakesGroups::No || self.port.lock().all.iter().any(expects)
     }
 
     /// The number of those that take groups.
@@ -194,31 +213,47 @@ impl GroupTaker {
         u32::try_from(taking.count()).unwrap_or(u32::MAX)
     }
 
-    /// Finds the place of a group that has come to this one.
-    pub(super) fn place(&self) -> Placed {
+    /// Finds the place of a group that has come to this one, and is to have this token.
+    pub(super) fn place(&self, token: u64) -> Placed {
         let mut takers = self.port.lock();
         let here = |taker: &Taker| taker.number == self.number;
         let able = |taker: &&mut Taker| {
             taker.takes == TakesGroups::Yes && (here(taker) || taker.bell.is_some())
         };
-        let fewest = takers.all.iter_mut().filter(able).min_by_key(|t| (t.groups, !here(t)));
+        let fewest = takers.all.iter_mut().filter(able).min_by_key(|t| (t.groups.len(), !here(t)));
         let Some(taker) = fewest else { return Placed::Nowhere };
-        taker.groups += 1;
+        taker.groups.push(token);
         let (number, here) = (taker.number, here(taker));
         drop(takers);
-        let place = GroupPlace { port: self.port.clone(), number };
+        let place = GroupPlace { port: self.port.clone(), number, token };
         if here { Placed::Here(place) } else { Placed::There(place) }
     }
 
-    /// True if another one has passed a group to this one.
+    /// Passes a connection to the RNIC that has the group of its request. If none has, it is closed.
+    pub(super) fn pass_move(&self, tcp: Arc<SharedStream>, request: MoveRepr) {
+        let mut takers = self.port.lock();
+        let other = |taker: &&mut Taker| taker.number != self.number && taker.bell.is_some();
+        let has = |taker: &&mut Taker| taker.groups.contains(&request.token);
+        let refused = match takers.all.iter_mut().filter(other).find(has) {
+            Some(taker) => {
+                taker.deliver(PassedConn::Move(tcp, request));
+                None
+            }
+            None => Some(tcp),
+        };
+        drop(takers);
+        drop(refused);
+    }
+
+    /// True if another one has passed a connection to this one.
     pub(in crate::tcp) fn has_mail(&self) -> bool {
         let mail =
             |takers: &mut Takers| takers.find(self.number).is_some_and(|t| !t.mail.is_empty());
         self.bell.is_some() && mail(&mut self.port.lock())
     }
 
-    /// Takes a group that another one has passed.
-    pub(in crate::tcp) fn take_mail(&mut self) -> Option<PassedGroup> {
+    /// Takes a connection that another one has passed.
+    pub(in crate::tcp) fn take_mail(&mut self) -> Option<PassedConn> {
         let bell = self.bell.as_ref()?;
         let mut takers = self.port.lock();
         let taker = takers.find(self.number)?;
@@ -248,9 +283,7 @@ impl PassedGroup {
         let mut takers = port.lock();
         let rest = match takers.find(self.place.number) {
             Some(taker) => {
-                let bell = taker.bell.clone();
-                taker.mail.push(self);
-                bell.inspect(|bell| bell.signal());
+                taker.deliver(PassedConn::Group(self));
                 None
             }
             None => Some(self),
@@ -277,21 +310,23 @@ mod tests {
         assert_eq!((first.takers(), second.takes()), (1, NotYet));
         hears(&first);
         hears(&second);
-        let Placed::Here(a) = first.place() else { panic!("the second does not take groups yet") };
+        let Placed::Here(a) = first.place(1) else { panic!("the second does not take groups yet") };
         second.set(Yes);
         assert_eq!(first.takers(), 2);
-        let Placed::There(b) = first.place() else { panic!("the first has one") };
-        let Placed::Here(c) = second.place() else {
+        let Placed::There(b) = first.place(2) else { panic!("the first has one") };
+        let Placed::Here(c) = second.place(3) else {
             panic!("each has one, and this is the nearer")
         };
         drop((a, c));
-        let Placed::Here(a) = first.place() else { panic!("the first has none") };
+        let Placed::Here(a) = first.place(4) else { panic!("the first has none") };
         second.set(No);
-        let Placed::There(c) = second.place() else { panic!("only the first takes groups") };
-        assert!(second.any_may_take());
+        let Placed::There(c) = second.place(5) else { panic!("only the first takes groups") };
+        assert!(second.expects_greetings());
         drop(first);
-        assert!(matches!(second.place(), Placed::Nowhere) && !second.any_may_take());
-        drop((a, b, c));
+        assert!(matches!(second.place(6), Placed::Nowhere) && second.expects_greetings());
+        drop(b);
+        assert!(!second.expects_greetings(), "its last group is gone");
+        drop((a, c));
     }
 
     #[test]
@@ -302,10 +337,10 @@ mod tests {
         hears(&second);
         first.rest();
         assert_eq!((first.takes(), first.takers()), (NotYet, 1));
-        let places: Vec<Placed> = (0..3).map(|_| first.place()).collect();
+        let places: Vec<Placed> = (0..3).map(|token| first.place(token)).collect();
         assert!(places.iter().all(|place| matches!(place, Placed::There(_))), "{places:?}");
         second.rest();
-        assert!(matches!(first.place(), Placed::Nowhere));
+        assert!(matches!(first.place(9), Placed::Nowhere));
     }
 
     #[test]
@@ -313,9 +348,9 @@ mod tests {
         let mut first = GroupTaker::new(Yes);
         let mut second = first.share();
         second.set(Yes);
-        let places: Vec<Placed> = (0..3).map(|_| first.place()).collect();
+        let places: Vec<Placed> = (0..3).map(|token| first.place(token)).collect();
         assert!(places.iter().all(|place| matches!(place, Placed::Here(_))), "{places:?}");
         hears(&second);
-        assert!(matches!(first.place(), Placed::There(_)) && !second.has_mail());
+        assert!(matches!(first.place(9), Placed::There(_)) && !second.has_mail());
     }
 }
