@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use exs::__ffi::{
     FIRST_SHARD, accept_in_loop, accept_in_turn, in_loop, private_queue, queue_for_descriptors,
+    shard_of,
 };
 use exs::aio::{AsyncListener, AsyncStream};
 use exs::{EventQueue, Options, QueueOptions, Shard, Socket, SocketType, Token, Transport};
@@ -179,10 +180,9 @@ fn blocking_connects_are_in_no_group() {
     assert_eq!(carriers(addr), CLIENTS);
 }
 
-/// The connections of queues spread over the shards that accept, also those of clients that have a group
-/// there already.
+/// Clients that have a group at one shard of a listener also get the accepts of another one.
 #[test]
-fn queues_of_several_shards_take_no_groups() {
+fn accepts_of_another_shard_are_served_by_a_group() {
     let _dog = Watchdog::new("accepts of two shards");
     let [first, second] = queues();
     let dialing = beside(&first);
@@ -203,7 +203,33 @@ fn queues_of_several_shards_take_no_groups() {
     succeed(&dialing, 2 * CLIENTS);
     let _accepted = succeed(&first, CLIENTS);
     let _accepted = succeed(&second, CLIENTS);
-    assert_eq!((carriers(addr), names(&clients)), (1 + 2 * CLIENTS, 2 * CLIENTS));
+    assert_eq!((carriers(addr), names(&clients)), (1, 2 * CLIENTS));
+}
+
+/// A dialer with many connections opens a group for each shard that accepts.
+#[test]
+fn many_connections_spread_over_groups_of_the_shards_that_accept() {
+    const EACH: usize = 10 * CLIENTS;
+    let _dog = Watchdog::new("groups of two shards");
+    let queues = queues();
+    let dialing = EventQueue::new(1024).unwrap();
+    let (listener, addr) = listener();
+    for queue in &queues {
+        for _ in 0..EACH {
+            listener.accept(queue, Token(1)).unwrap();
+        }
+    }
+    let clients: Vec<Socket> = (0..20).flat_map(|_| connects(&dialing, addr)).collect();
+    succeed(&dialing, 2 * EACH);
+    let accepted = [succeed(&queues[0], EACH), succeed(&queues[1], EACH)];
+    for (queue, accepted) in queues.iter().zip(&accepted) {
+        let lives_here = |c: &exs::Completion| match c {
+            exs::Completion::Accept { socket, .. } => shard_of(socket) == queue.shard(),
+            _ => false,
+        };
+        assert!(accepted.iter().all(lives_here), "accepted in {:?}", queue.shard());
+    }
+    assert_eq!((carriers(addr), names(&clients)), (2, 2 * EACH));
 }
 
 /// As the C library connects and accepts without a queue. `in_loops`: for threads that wait by

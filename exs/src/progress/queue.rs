@@ -137,11 +137,6 @@ impl QueueCore {
         matches!(self.serves, QueueUse::Blocking | QueueUse::Descriptors)
     }
 
-    /// True if the queue is one of a runtime's tasks.
-    pub(crate) fn is_of_tasks(&self) -> bool {
-        self.serves.is_tasks()
-    }
-
     /// The context of the queue's shard.
     #[inline]
     pub(crate) fn context(&self) -> &'static Arc<Context> {

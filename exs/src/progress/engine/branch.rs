@@ -250,9 +250,6 @@ impl Engine {
         // A listener that had an accept itself never rests. With its second branch it rests already.
         let rests = !a.has_homes();
         a.add_home(*shard);
-        if a.groups.is_some() {
-            self.tell_groups(id, false); // Its next accept says more.
-        }
         if rests {
             self.rest_listener(id, true);
         }
@@ -368,7 +365,7 @@ impl Engine {
         let trunk = |s: &super::sock::Sock| s.accepts.as_ref().and_then(|a| a.trunk.clone());
         let Some(trunk) = self.sockets.get(id).and_then(trunk) else { return false };
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
-        self.tell_groups(id, ticket.queue.is_of_tasks());
+        self.tell_groups(id, !ticket.queue.is_apart());
         if let Some(a) = &mut self.sockets[id.index].accepts {
             a.post(AcceptOp { op, home });
         }

@@ -83,12 +83,9 @@ impl Engine {
         }
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
         let here = self.neighbours.here();
-        // A connection in a group stays in the shard of its listener. Where several shards accept, only the
-        // connections of tasks are grouped: large data of many connections moves faster by a TCP connection
-        // each, and event loops of several shards would say one thing and the other in turn.
+        // Event loops of several shards would say one thing and the other in turn.
         let accepts = self.sockets.find(id)?.accepts.as_ref();
-        let tasks = ticket.queue.is_of_tasks();
-        let spreads = !tasks && accepts.is_some_and(|a| a.spreads(here));
+        let spreads = ticket.in_loop && accepts.is_some_and(|a| a.spreads(here));
         self.tell_groups(id, !ticket.is_apart() && home == here && !spreads);
         if let Some(a) = &mut self.sockets.find(id)?.accepts {
             a.post(AcceptOp { op, home });

@@ -13,13 +13,3 @@ pub(crate) enum QueueUse {
     /// Those that the C library posts for sockets whose descriptors the program polls.
     Descriptors,
 }
-
-impl QueueUse {
-    /// True for [`QueueUse::Tasks`].
-    pub(super) fn is_tasks(self) -> bool {
-        #[cfg(feature = "futures")]
-        return self == QueueUse::Tasks;
-        #[cfg(not(feature = "futures"))]
-        false
-    }
-}
