@@ -279,6 +279,51 @@ CASE("epoll-8", the_end_of_one_leaves_the_others, EXS | ALONE) { ends(0); }
 
 CASE("epoll-8", the_end_of_one_leaves_the_others_by_edges, EXS | ALONE) { ends(EPOLLET); }
 
+/* The connection with large data takes a TCP connection of its own. The loop serves it as before. */
+static void large(unsigned events)
+{
+    enum { CHUNK = 64 << 10, TOTAL = 4 << 20 };
+    static char out[CHUNK], in[CHUNK];
+    struct loop l = looping(exs_epoll_wait, events);
+    struct epoll_event e[2 * N];
+    size_t sent = 0, came = 0;
+    int i, j, n, got;
+
+    for (i = 0; i < CHUNK; i++)
+        out[i] = (char)(i % 251);
+    flow(&l);
+    GIVES(2, tcp_connections(ADDR(l.at)));
+    while (came < TOTAL) {
+        while (sent < TOTAL) {
+            size_t at = sent % CHUNK;
+
+            n = exs_send(l.client[0], out + at, CHUNK - at, 0, BLOCK, UNREG);
+            if (n < 0)
+                break;
+            sent += (size_t)n;
+        }
+        CHECK(sent == TOTAL || errno == EAGAIN);
+        watch(&l, EPOLL_CTL_MOD, l.client[0], (sent < TOTAL ? EPOLLOUT : EPOLLIN) | events, 0);
+        n = exs_epoll_wait(l.ep, e, 2 * N, -1);
+        CHECK(n > 0);
+        for (i = 0; i < n; i++) {
+            if (e[i].data.u64 != N)
+                continue;
+            while ((got = exs_recv(l.served[0], in, CHUNK, 0, BLOCK, UNREG)) > 0)
+                for (j = 0; j < got; j++)
+                    CHECK(in[j] == out[came++ % CHUNK]);
+            CHECK(got < 0 && errno == EAGAIN);
+        }
+    }
+    GIVES(3, tcp_connections(ADDR(l.at)));
+    flow(&l);
+    end_loop(&l);
+}
+
+CASE("epoll-8", large_data_have_a_connection_of_their_own, EXS | ALONE) { large(0); }
+
+CASE("epoll-8", large_data_by_edges_have_one, EXS | ALONE) { large(EPOLLET); }
+
 /* A program may stop to wait in the loop, and wait for its sockets in other ways. */
 CASE("epoll-8", a_program_that_leaves_its_loop_gets_all, EXS | ALONE)
 {
