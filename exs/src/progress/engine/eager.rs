@@ -173,6 +173,25 @@ impl Engine {
         Ok(())
     }
 
+    /// Hands a message to the device of its connection, if nothing is in the way.
+    #[inline]
+    fn hand_over(&mut self, id: SockId, payload: &IoVec<'_>) -> EagerSend {
+        let Some(s) = self.sockets.get_mut(id) else { return EagerSend::Declined };
+        hand_over_eager(s, &mut self.devices[s.place.device], payload)
+    }
+
+    /// Leaves the bytes of a connection in its link group, for the next leader. False: it is in none.
+    #[inline]
+    fn leave_in_group(&mut self, index: u32, now: Time) -> bool {
+        let s = &self.sockets[index];
+        let rnic = &mut self.devices[s.place.device].rnic;
+        let left = s.qp.is_some_and(|qp| rnic.flush_later(qp, now));
+        if left && !self.sockets.has_lazy() {
+            self.sockets.ring_later(index);
+        }
+        left
+    }
+
     /// Sends few bytes, for a call that needs no event. False if that does not complete at once: then
     /// nothing was sent. `may_share`: the doorbell may wait for others of a burst.
     pub(crate) fn send_at_once(
@@ -182,9 +201,7 @@ impl Engine {
         may_share: bool,
         call: &mut Call<'_>,
     ) -> bool {
-        let Some(s) = self.sockets.get_mut(id) else { return false };
-        let (d, _) = self.devices.with_room(s.place.device);
-        match hand_over_eager(s, d, payload) {
+        match self.hand_over(id, payload) {
             EagerSend::Declined | EagerSend::NoRoom => return false,
             EagerSend::Sent => {}
             EagerSend::Batched if may_share => self.ring_for(id.index, payload.len(), true, call),
@@ -204,21 +221,17 @@ impl Engine {
         may_wait: bool,
         call: &mut Call<'_>,
     ) -> TaskSend {
-        let Some(s) = self.sockets.get_mut(id) else { return TaskSend::Declined };
-        let (d, _) = self.devices.with_room(s.place.device);
-        match hand_over_eager(s, d, payload) {
+        let sent = self.hand_over(id, payload);
+        match sent {
             EagerSend::Declined | EagerSend::NoRoom => return TaskSend::Declined,
-            EagerSend::Sent => {
-                call.pass();
-                return TaskSend::Sent;
-            }
-            EagerSend::Batched => call.pass(),
+            EagerSend::Sent | EagerSend::Batched => call.pass(),
         }
+        if sent == EagerSend::Sent {
+            return TaskSend::Sent;
+        }
+        let d = &mut self.devices[self.sockets[id.index].place.device];
         let others = d.shares_streams && d.answers.grow_for_task();
-        if others && may_wait && s.qp.is_some_and(|qp| d.rnic.flush_later(qp, call.now())) {
-            if !self.sockets.has_lazy() {
-                self.sockets.ring_later(id.index);
-            }
+        if others && may_wait && self.leave_in_group(id.index, call.now()) {
             return TaskSend::Kept;
         }
         self.ring_now(id.index, true, call);
@@ -242,14 +255,7 @@ impl Engine {
         let alone = !s.burst.grow(len, now);
         let in_loop = s.watch.as_ref().is_some_and(|watch| watch.in_loop);
         let answers = d.shares_streams && d.answers.grow(len, now, in_loop);
-        if call.may_share()
-            && answers
-            && let Some(qp) = s.qp
-            && d.rnic.flush_later(qp, now)
-        {
-            if !self.sockets.has_lazy() {
-                self.sockets.ring_later(index);
-            }
+        if call.may_share() && answers && self.leave_in_group(index, now) {
             return;
         }
         if alone || !call.may_share() {
