@@ -305,15 +305,16 @@ fn random_frames_do_no_harm() {
             let word = random.next_u32();
             let stream = 1 + word % 4;
             let payload = vec![word.to_be_bytes()[3]; 1 + (word >> 8) as usize % 300];
-            match word >> 29 {
-                0 => {
+            match word >> 28 {
+                0..=3 => {
                     opened += 1;
                     stranger.frame(opened, GroupFrameKind::Open, &PORT);
                 }
-                1 => drop(Stranger::asks(addr, stream, stranger.1)),
-                2 => stranger.frame(stream, GroupFrameKind::Fin, &[]),
-                3 => stranger.frame(stream, GroupFrameKind::Reset, &[0; WORD]),
-                4 => stranger.frame(stream, GroupFrameKind::Window, &word.to_be_bytes()),
+                4 => stranger.frame(stream, GroupFrameKind::Fin, &[]),
+                5 => stranger.frame(stream, GroupFrameKind::Moved, &[]),
+                6 | 7 => stranger.frame(stream, GroupFrameKind::Reset, &[0; WORD]),
+                8 => drop(Stranger::asks(addr, stream, stranger.1)),
+                9 => stranger.frame(stream, GroupFrameKind::Window, &word.to_be_bytes()),
                 _ => stranger.frame(stream, GroupFrameKind::Data, &payload),
             }
         }

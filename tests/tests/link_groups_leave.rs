@@ -16,6 +16,7 @@ const LEN: usize = 300_000;
 
 /// A message under way, and its buffers.
 struct Sent {
+    from: End,
     to: End,
     bytes: Vec<u8>,
     _src: Buf,
@@ -28,20 +29,21 @@ fn begin(w: &mut World<All>, from: End, to: End, (n, len): (u64, usize)) -> Sent
     let dst = w.zeros(to, len);
     w.recv(to, n, &[dst.sge()]);
     w.send(from, &send_wr(n, &[src.sge()]));
-    Sent { to, bytes, _src: src, dst }
+    Sent { from, to, bytes, _src: src, dst }
 }
 
+/// Waits until the message has come, and until the sender may use its buffer again.
 fn end(w: &mut World<All>, sent: &Sent) {
     let wc = w.received(sent.to);
     assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, sent.bytes.len() as u64));
     assert!(sent.dst.bytes() == sent.bytes);
+    w.completed(sent.from);
 }
 
-/// Moves a large message, and waits until the sender may use its buffer again.
+/// Moves a large message.
 fn moves(w: &mut World<All>, from: End, to: End) {
     let sent = begin(w, from, to, (1, LEN));
     end(w, &sent);
-    w.completed(from);
 }
 
 /// Calls, and lets the dialer send first, as MPA demands.
@@ -103,10 +105,6 @@ fn large_data_stay_if_the_listener_is_gone() {
             sent.push(begin(&mut w, pair.b, pair.a, (round + 100, LEN)));
         }
         sent.iter().for_each(|sent| end(&mut w, sent));
-        for pair in &pairs {
-            w.completed(pair.a);
-            w.completed(pair.b);
-        }
     }
     pairs.iter().for_each(|pair| assert_eq!(carriers(&w, *pair), group));
 }
@@ -126,20 +124,16 @@ fn no_byte_is_lost_on_the_way_out() {
             let pair = pairs[below(6)];
             let (from, to) = if below(2) == 0 { (pair.a, pair.b) } else { (pair.b, pair.a) };
             let len = [1, 700, 9_000, 70_000, LEN][below(5)];
-            under_way.push_back((from, begin(&mut w, from, to, (n, len))));
+            under_way.push_back(begin(&mut w, from, to, (n, len)));
             for _ in 0..below(4) {
                 w.step(Duration::ZERO);
             }
             while under_way.len() > below(24) {
-                let (from, sent) = under_way.pop_front().unwrap();
+                let sent = under_way.pop_front().unwrap();
                 end(&mut w, &sent);
-                w.completed(from);
             }
         }
-        for (from, sent) in under_way {
-            end(&mut w, &sent);
-            w.completed(from);
-        }
+        under_way.iter().for_each(|sent| end(&mut w, sent));
         w.settle();
         let group = pairs.iter().map(|pair| carrier(&w, pair.a)).collect::<Vec<_>>();
         assert!(group.iter().any(|local| *local != group[0]), "none has left");
@@ -159,18 +153,15 @@ fn no_byte_is_lost_where_the_group_is_full() {
         let mut sent = Vec::new();
         for n in 0..3 {
             for pair in &pairs {
-                sent.push((pair.a, begin(&mut w, pair.a, pair.b, (n, LEN + below(100_000)))));
-                sent.push((pair.b, begin(&mut w, pair.b, pair.a, (n, LEN + below(100_000)))));
+                sent.push(begin(&mut w, pair.a, pair.b, (n, LEN + below(100_000))));
+                sent.push(begin(&mut w, pair.b, pair.a, (n, LEN + below(100_000))));
             }
         }
         for _ in 0..below(400) {
             let node = below(2);
             (0..below(12)).for_each(|_| w.step_alone(node));
         }
-        for (from, sent) in sent {
-            end(&mut w, &sent);
-            w.completed(from);
-        }
+        sent.iter().for_each(|sent| end(&mut w, sent));
         pairs.iter().for_each(|pair| w.assert_alive(*pair));
     }
 }
@@ -256,9 +247,6 @@ fn streams_leave_a_few_at_a_time() {
         let sent: Vec<Sent> =
             pairs.iter().map(|pair| begin(&mut w, pair.a, pair.b, (1, LEN))).collect();
         sent.iter().for_each(|sent| end(&mut w, sent));
-        for pair in &pairs {
-            w.completed(pair.a);
-        }
     }
     w.settle();
     let left = pairs.iter().filter(|pair| carrier(&w, pair.a) != group).count();

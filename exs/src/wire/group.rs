@@ -107,6 +107,15 @@ fn check_head(bytes: &[u8; HELLO_LEN], key: &[u8; 16]) -> Result<(), GroupWireEr
     }
 }
 
+/// What a hello and a request to move have in common.
+fn emit_frame(key: &[u8; 16], token: u64) -> [u8; HELLO_LEN] {
+    let mut out = [0; HELLO_LEN];
+    out[..16].copy_from_slice(key);
+    out[16..18].copy_from_slice(&VERSION.to_be_bytes());
+    out[32..].copy_from_slice(&token.to_be_bytes());
+    out
+}
+
 /// The word at this place.
 fn word_at(bytes: &[u8; HELLO_LEN], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -134,13 +143,10 @@ impl HelloRepr {
 
     /// Writes it.
     pub fn emit(&self) -> [u8; HELLO_LEN] {
-        let mut out = [0; HELLO_LEN];
-        out[..16].copy_from_slice(if self.answer { KEY_ANSWER } else { KEY_HELLO });
-        out[16..18].copy_from_slice(&VERSION.to_be_bytes());
+        let mut out = emit_frame(if self.answer { KEY_ANSWER } else { KEY_HELLO }, self.token);
         out[20..24].copy_from_slice(&self.window.to_be_bytes());
         out[24..28].copy_from_slice(&self.streams.to_be_bytes());
         out[28..32].copy_from_slice(&self.groups.to_be_bytes());
-        out[32..].copy_from_slice(&self.token.to_be_bytes());
         out
     }
 }
@@ -157,11 +163,8 @@ pub struct MoveRepr {
 impl MoveRepr {
     /// Writes it.
     pub fn emit(&self) -> [u8; HELLO_LEN] {
-        let mut out = [0; HELLO_LEN];
-        out[..16].copy_from_slice(KEY_MOVE);
-        out[16..18].copy_from_slice(&VERSION.to_be_bytes());
+        let mut out = emit_frame(KEY_MOVE, self.token);
         out[20..24].copy_from_slice(&self.stream.to_be_bytes());
-        out[32..].copy_from_slice(&self.token.to_be_bytes());
         out
     }
 }

@@ -221,13 +221,13 @@ impl Engine {
         may_wait: bool,
         call: &mut Call<'_>,
     ) -> TaskSend {
-        let sent = self.hand_over(id, payload);
-        match sent {
+        match self.hand_over(id, payload) {
             EagerSend::Declined | EagerSend::NoRoom => return TaskSend::Declined,
-            EagerSend::Sent | EagerSend::Batched => call.pass(),
-        }
-        if sent == EagerSend::Sent {
-            return TaskSend::Sent;
+            EagerSend::Sent => {
+                call.pass();
+                return TaskSend::Sent;
+            }
+            EagerSend::Batched => call.pass(),
         }
         let d = &mut self.devices[self.sockets[id.index].place.device];
         let others = d.shares_streams && d.answers.grow_for_task();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::super::SoftRnic;
 use super::super::link::SoftLink;
+use super::dial::send_greeting;
 use super::spread::{GroupTaker, PassedConn, PassedGroup, Placed};
 use super::{
     GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LinkGroup, LinkStream, MAX_PENDING,
@@ -13,7 +14,7 @@ use super::{
 use crate::driver::{Link, LinkOwner, Source};
 use crate::iwarp::IwarpEngine;
 use crate::rnic::TakesGroups;
-use crate::sys::{self, IoVec, SharedStream, TcpSendFlags};
+use crate::sys::SharedStream;
 use crate::time::Time;
 use crate::wire::group::{
     FIRST_BYTE, GroupGreeting, GroupWireError, HELLO_LEN, HelloRepr, ResetReason,
@@ -62,10 +63,8 @@ impl SoftLink {
 
 /// Answers a hello. False: the peer has gone.
 fn answer_hello(stream: &SharedStream, streams: u32, groups: u32, token: u64) -> bool {
-    let bytes = HelloRepr { answer: true, window: WINDOW, streams, groups, token }.emit();
-    let flags = TcpSendFlags { more: false, end_of_record: false };
-    // The connection is new, so there is room.
-    sys::send(stream, &[IoVec::new(&bytes)], flags).is_ok_and(|sent| sent == HELLO_LEN)
+    let answer = HelloRepr { answer: true, window: WINDOW, streams, groups, token };
+    send_greeting(stream, &answer.emit()).is_ok()
 }
 
 impl SoftRnic {
@@ -79,9 +78,9 @@ impl SoftRnic {
             Ok(GroupGreeting::Hello(hello)) => self.adopt_group(id, listener, hello, now),
             Ok(GroupGreeting::Move(request)) => {
                 let Some((stream, _)) = self.take_startup_stream(id) else { return true };
-                if self.has_accepted_group(request.token) {
-                    self.take_request_to_move(stream, request);
-                } else if let Ok(listening) = self.listening.listeners.get(listener) {
+                if let Some(stream) = self.take_request_to_move(stream, request)
+                    && let Ok(listening) = self.listening.listeners.get(listener)
+                {
                     listening.acceptor.groups().pass_move(stream, request);
                 }
             }
@@ -131,7 +130,10 @@ impl SoftRnic {
     pub(in crate::tcp) fn take_passed(&mut self, listener: u32, conn: PassedConn, now: Time) {
         let group = match conn {
             PassedConn::Group(group) => group,
-            PassedConn::Move(stream, request) => return self.take_request_to_move(stream, request),
+            // If the group has ended meanwhile, the connection ends, too.
+            PassedConn::Move(stream, request) => {
+                return drop(self.take_request_to_move(stream, request));
+            }
         };
         let listening = self.listening.listeners.get(listener);
         let takes = listening.is_ok_and(|l| l.acceptor.groups().takes() == TakesGroups::Yes);

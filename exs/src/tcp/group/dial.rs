@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::Interest;
@@ -20,7 +21,7 @@ use crate::iwarp::IwarpEngine;
 #[cfg(any(test, feature = "internals"))]
 use crate::rnic::Qp;
 use crate::rnic::{QpState, RnicError, StarvedListener};
-use crate::sys::{self, IoVec, IoVecMut, TcpSendFlags};
+use crate::sys::{self, IoVec, IoVecMut, SharedStream, TcpSendFlags};
 use crate::time::Time;
 use crate::wire::group::{GroupFrameKind, HELLO_LEN, HelloRepr, emit_port};
 
@@ -46,6 +47,28 @@ pub(in crate::tcp) struct GroupKey {
     pub(in crate::tcp) addr: SocketAddr,
     pub(in crate::tcp) bind: Option<SocketAddr>,
     pub(in crate::tcp) traffic_class: Option<u8>,
+}
+
+impl GroupKey {
+    /// Begins the TCP connect of a group, or of a stream that leaves one.
+    pub(super) fn connect(&self) -> Result<Arc<SharedStream>, RnicError> {
+        let stream = sys::connect_nonblocking(&self.addr, self.bind.as_ref(), self.traffic_class)
+            .map_err(|e| RnicError::os("connect", &e))?;
+        Ok(share(mio::net::TcpStream::from_std(stream)))
+    }
+}
+
+/// Sends the first bytes of a connection, which is new and has room for them.
+///
+/// # Errors
+/// The errno with which the connection has ended.
+pub(super) fn send_greeting(stream: &SharedStream, bytes: &[u8; HELLO_LEN]) -> Result<(), i32> {
+    let flags = TcpSendFlags { more: false, end_of_record: false };
+    match sys::send(stream, &[IoVec::new(bytes)], flags) {
+        Ok(HELLO_LEN) => Ok(()),
+        Ok(_) => Err(libc::EIO),
+        Err(e) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
+    }
 }
 
 impl LinkGroups {
@@ -171,9 +194,7 @@ impl SoftRnic {
         timeout: Duration,
         now: Time,
     ) -> Result<u32, RnicError> {
-        let stream = sys::connect_nonblocking(&key.addr, key.bind.as_ref(), key.traffic_class)
-            .map_err(|e| RnicError::os("connect", &e))?;
-        let stream = share(mio::net::TcpStream::from_std(stream));
+        let stream = key.connect()?;
         let side = GroupSide::Dialer { key, pending: Vec::new() };
         let group = LinkGroup::new(stream, (key.addr, key.addr), side, GroupStage::Connecting);
         let id = self.add_group(group)?;
@@ -207,13 +228,9 @@ impl SoftRnic {
             Some(Ok(addrs)) => {
                 group.addrs = addrs;
                 let _ = sys::no_delay(&*group.stream, true);
-                let bytes = our_hello().emit();
-                let flags = TcpSendFlags { more: false, end_of_record: false };
-                match sys::send(&*group.stream, &[IoVec::new(&bytes)], flags) {
-                    // A new connection has room for it.
-                    Ok(HELLO_LEN) => group.stage = GroupStage::Greeting,
-                    Ok(_) => group.end = Some(libc::EIO),
-                    Err(e) => group.end = Some(e.raw_os_error().unwrap_or(libc::EIO)),
+                match send_greeting(&group.stream, &our_hello().emit()) {
+                    Ok(()) => group.stage = GroupStage::Greeting,
+                    Err(errno) => group.end = Some(errno),
                 }
                 self.await_answer(id, now);
             }

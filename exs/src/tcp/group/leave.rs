@@ -24,7 +24,6 @@
 //! other's MOVED. A request that fails, or that the other end refuses by closing the connection, leaves
 //! the stream in its group.
 
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -32,16 +31,16 @@ use mio::Interest;
 use mio::unix::SourceFd;
 
 use super::super::SoftRnic;
-use super::super::deferred::share;
 use super::super::directions::{Inbound, LOOKAHEAD_MIN};
 use super::super::link::{SoftLink, Watched};
+use super::dial::send_greeting;
 use super::{
     DialPlace, GroupKey, GroupSide, GroupStream, LinkGroup, LinkStream, StreamEnd, StreamHolder,
 };
 use crate::driver::Source;
 use crate::rnic::{QpState, Ready, RnicError};
-use crate::sys::{self, IoVec, IoVecMut, SharedStream, TcpSendFlags};
-use crate::wire::group::{GroupFrameKind, HELLO_LEN, MoveRepr};
+use crate::sys::{self, IoVecMut, SharedStream};
+use crate::wire::group::{GroupFrameKind, MoveRepr};
 
 /// Bytes in large frames after which a stream leaves. Within a host, a TCP connection costs both ends some
 /// 230 us, and a message of 64 KiB 33 us.
@@ -163,16 +162,15 @@ impl SoftRnic {
             stream.leave = Leave::Refused;
             return;
         }
-        let GroupKey { addr, bind, traffic_class } = key;
-        let Some(place) = self.parts.groups.paced.spare_place(addr) else { return };
-        match self.connect_for(id, addr, bind, traffic_class) {
+        let Some(place) = self.parts.groups.paced.spare_place(key.addr) else { return };
+        match self.connect_for(id, &key) {
             Ok(tcp) => {
                 self.set_leave(id, Leave::Dials(NewConn { stream: tcp, place: Some(place) }));
                 // On loopback the peer's host answers within the call.
                 self.ask_to_move(id);
             }
             Err(e) => {
-                crate::trace::debug!("a connection to {addr} stays in its link group: {e}");
+                crate::trace::debug!("a connection to {} stays in its link group: {e}", key.addr);
                 let _ = e;
                 self.set_leave(id, Leave::Refused);
             }
@@ -180,16 +178,8 @@ impl SoftRnic {
     }
 
     /// Begins the TCP connect. The reactor reports the connection as the link.
-    fn connect_for(
-        &mut self,
-        id: u32,
-        addr: SocketAddr,
-        bind: Option<SocketAddr>,
-        traffic_class: Option<u8>,
-    ) -> Result<Arc<SharedStream>, RnicError> {
-        let tcp = sys::connect_nonblocking(&addr, bind.as_ref(), traffic_class)
-            .map_err(|e| RnicError::os("connect", &e))?;
-        let tcp = share(mio::net::TcpStream::from_std(tcp));
+    fn connect_for(&mut self, id: u32, key: &GroupKey) -> Result<Arc<SharedStream>, RnicError> {
+        let tcp = key.connect()?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.reactor.watch(&mut SourceFd(&tcp.as_raw_fd()), Source::Link(id), interest)?;
         Ok(tcp)
@@ -214,10 +204,8 @@ impl SoftRnic {
             Some(Ok(_)) => {}
         }
         let _ = sys::no_delay(&*conn.stream, true);
-        let request = MoveRepr { stream: stream.number, token: group.terms.token }.emit();
-        let flags = TcpSendFlags { more: false, end_of_record: false };
-        // A new connection has room for it.
-        if !sys::send(&*conn.stream, &[IoVec::new(&request)], flags).is_ok_and(|n| n == HELLO_LEN) {
+        let request = MoveRepr { stream: stream.number, token: group.terms.token };
+        if send_greeting(&conn.stream, &request.emit()).is_err() {
             return self.stay(id);
         }
         if let Leave::Dials(conn) = std::mem::take(&mut stream.leave) {
@@ -237,17 +225,21 @@ impl SoftRnic {
         }
     }
 
-    /// The peer asks a stream of a group of this RNIC to move to the connection. If that cannot be, the
-    /// connection is closed, and the peer knows.
-    pub(super) fn take_request_to_move(&mut self, tcp: Arc<SharedStream>, request: MoveRepr) {
-        let Some(group) = self.accepted_group(request.token) else { return };
-        let Some(StreamHolder::Link(id)) = group.streams.get(&request.stream) else { return };
+    /// The peer asks a stream to move to the connection. Returns the connection if this RNIC does not have
+    /// the group. If the stream cannot move, the connection is closed, and the peer knows.
+    pub(super) fn take_request_to_move(
+        &mut self,
+        tcp: Arc<SharedStream>,
+        request: MoveRepr,
+    ) -> Option<Arc<SharedStream>> {
+        let Some(group) = self.accepted_group(request.token) else { return Some(tcp) };
+        let StreamHolder::Link(id) = group.streams.get(&request.stream)? else { return None };
         let id = *id;
-        let Ok(link) = self.links.get_mut(id) else { return };
-        let Some(stream) = link.movable() else { return };
+        let stream = self.links.get_mut(id).ok()?.movable()?;
         stream.leave = Leave::Ends(NewConn { stream: tcp, place: None });
         self.step_leave(id);
         self.write_groups();
+        None
     }
 
     /// The open group that came here and has this token.
@@ -257,11 +249,6 @@ impl SoftRnic {
             accepted && group.terms.token == token && group.is_open()
         };
         self.parts.groups.table.iter().map(|(_, group)| group).find(has)
-    }
-
-    /// True if this RNIC has the group with this token.
-    pub(super) fn has_accepted_group(&self, token: u64) -> bool {
-        self.accepted_group(token).is_some()
     }
 
     /// Sends MOVED, unless a frame of the link is begun.
