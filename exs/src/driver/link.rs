@@ -277,6 +277,10 @@ pub trait Traffic: LinkSetup {
     fn serve_group(_driver: &mut Driver<Self>, _id: u32, _now: Time) {}
     /// The deadline of such a connection has passed.
     fn group_timed_out(_driver: &mut Driver<Self>, _id: u32, _now: Time) {}
+    /// True if several links share the connection (`Rnic::shares_stream`).
+    fn shares_stream(_driver: &Driver<Self>, _id: u32) -> bool {
+        false
+    }
     /// Rings the doorbell, and leaves the write to a later one (`Rnic::flush_later`).
     fn flush_later(_driver: &mut Driver<Self>, _id: u32, _now: Time) -> bool {
         false

@@ -197,6 +197,9 @@ impl<L: Traffic> Rnic for Driver<L> {
             L::flush(self, id, now);
         }
     }
+    fn shares_stream(&self, qp: Qp) -> bool {
+        self.link_of(qp).is_some_and(|id| L::shares_stream(self, id))
+    }
     fn flush_later(&mut self, qp: Qp, now: Time) -> bool {
         self.link_of(qp).is_some_and(|id| L::flush_later(self, id, now))
     }

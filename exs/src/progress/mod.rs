@@ -30,6 +30,7 @@ mod alone;
 mod attend;
 mod background;
 mod branches;
+pub(crate) mod busy;
 mod call;
 mod companions;
 mod context;

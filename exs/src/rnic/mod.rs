@@ -163,6 +163,10 @@ pub trait Rnic: Send {
     fn invalidate_mw(&mut self, qp: Qp, key: Key) -> Result<(), RnicError>;
     /// Rings the doorbell: puts posted WRs on the wire, as many as it takes now.
     fn flush(&mut self, qp: Qp, now: Time);
+    /// True if the connection shares a stream to its peer with others ([`Rnic::flush_later`]).
+    fn shares_stream(&self, _qp: Qp) -> bool {
+        false
+    }
     /// Rings the doorbell of a connection that shares a stream to its peer with others, but leaves the
     /// write to the next doorbell, or to [`Rnic::progress`]. False, and nothing has happened: the
     /// connection has a stream of its own.

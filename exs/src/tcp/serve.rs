@@ -60,6 +60,9 @@ impl Traffic for SoftLink {
     fn group_timed_out(driver: &mut SoftRnic, id: u32, now: Time) {
         driver.group_timed_out(id, now);
     }
+    fn shares_stream(driver: &SoftRnic, id: u32) -> bool {
+        driver.links.get(id).is_ok_and(|link| link.stream.grouped().is_some())
+    }
     fn flush_later(driver: &mut SoftRnic, id: u32, now: Time) -> bool {
         let Ok(link) = driver.links.get_mut(id) else { return false };
         if link.stream.own().is_some() || !link.ready.writable {

@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::aio::crowd::BusyWindow;
 use crate::aio::reactor::AioReactor;
 use crate::aio::runtimes;
 use crate::api::{AttendedStream, Socket};
+use crate::progress::busy::BusyWindow;
 
 /// The waits after which a task attends its connection, if each followed the one before within
 /// [`CLOSELY`].

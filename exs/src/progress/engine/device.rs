@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::answers::AnswerBurst;
 use super::domain::{Domain, Place, Pools};
-use super::eager::AnswerBurst;
 use super::receives::Receives;
 use super::slots::credits;
 use crate::mem::{Access, Buffer, Key, Region, ReleaseRegistration, Segment};
 use crate::progress::Error;
+use crate::progress::busy::BusyWindow;
 use crate::progress::options::Transport;
 use crate::rnic::{
     Caps, ConnReq, Cq, Disconnect, EagerSend, ExtraReceives, FileRange, HEAD, Listener, Mr, Qp,
@@ -108,6 +109,21 @@ impl Device {
             registrar: registrar.clone(),
             shares_streams: false,
             answers: AnswerBurst::default(),
+        }
+    }
+
+    /// The answers of a connection and of those that share its stream. None: it has a stream of its own.
+    #[inline]
+    pub(super) fn answers_of(&mut self, qp: Option<Qp>) -> Option<&mut AnswerBurst> {
+        let shares = self.shares_streams && qp.is_some_and(|qp| self.rnic.shares_stream(qp));
+        shares.then_some(&mut self.answers)
+    }
+
+    /// A message has come for a connection that was counted last in `counted`.
+    #[inline]
+    pub(super) fn note_message(&mut self, qp: Qp, counted: &mut BusyWindow) {
+        if let Some(answers) = self.answers_of(Some(qp)) {
+            answers.ask(counted);
         }
     }
 

@@ -2,8 +2,9 @@
 //! in the table of operations. A message that arrives needs no round of the whole engine.
 //! Everything out of the ordinary takes the general path.
 
-use std::time::Duration;
-
+#[cfg(feature = "tokio")]
+use super::answers::{AnswerBurst, AnswerTurn};
+use super::answers::{PAUSE, SHARED};
 use super::device::Device;
 use super::devices::DeviceSet;
 use super::post::Ticket;
@@ -21,10 +22,6 @@ use crate::time::Time;
 const ALONE: u32 = 4;
 /// How many sends after the first ones leave together.
 const TOGETHER: u32 = 32;
-/// The most bytes of a send that may wait for others.
-const SHARED: usize = 4 << 10;
-/// A pause this long ends a burst.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// Small sends that follow each other on a socket while the peer sends nothing. Where the doorbell
 /// is a system call (`Caps::doorbell_calls`), they share it. The thread that posts them rings the
@@ -48,44 +45,6 @@ impl Burst {
     /// The peer has sent something, which ends the burst.
     pub(super) fn end(&mut self) {
         self.sends = 0;
-    }
-}
-
-/// Small sends after messages that came together, where connections share a stream to their peer. A
-/// thread that has got the messages most likely answers them all before it dequeues again. So the
-/// answers leave together: with the last one, with every [`TOGETHER`]th, or when the thread dequeues.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AnswerBurst {
-    /// Messages that have no answer yet.
-    left: u32,
-    sends: u32,
-    last: Time,
-}
-
-impl AnswerBurst {
-    /// Messages have come.
-    pub(super) fn expect(&mut self, messages: usize, now: Time) {
-        let messages = u32::try_from(messages).unwrap_or(u32::MAX);
-        if messages > 0 {
-            (self.left, self.last) = (self.left.saturating_add(messages).min(TOGETHER * 8), now);
-        }
-    }
-
-    /// Counts an answer. True if it may wait for others. An event loop (`in_loop`) comes back before it
-    /// sleeps, however long it takes over an answer.
-    fn grow(&mut self, len: usize, now: Time, in_loop: bool) -> bool {
-        let prompt = (in_loop || now.since(self.last) <= PAUSE) && len <= SHARED;
-        (self.left, self.sends) = (self.left.saturating_sub(1), self.sends.wrapping_add(1));
-        self.last = now;
-        prompt && self.left > 0 && !self.sends.is_multiple_of(TOGETHER)
-    }
-
-    /// Counts an answer of a task. True if other messages have none yet. The driver of the runtime ends
-    /// the wait, so neither the time nor the number matters.
-    #[cfg(feature = "tokio")]
-    fn grow_for_task(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left > 0
     }
 }
 
@@ -229,13 +188,15 @@ impl Engine {
             }
             EagerSend::Batched => call.pass(),
         }
-        let d = &mut self.devices[self.sockets[id.index].place.device];
-        let others = d.shares_streams && d.answers.grow_for_task();
-        if others && may_wait && self.leave_in_group(id.index, call.now()) {
+        let s = &self.sockets[id.index];
+        let answers = self.devices[s.place.device].answers_of(s.qp);
+        let turn = answers.map_or(AnswerTurn::Last, AnswerBurst::answer);
+        let waits = turn == AnswerTurn::Waits && may_wait;
+        if waits && self.leave_in_group(id.index, call.now()) {
             return TaskSend::Kept;
         }
         self.ring_now(id.index, true, call);
-        if others { TaskSend::SentAhead } else { TaskSend::Sent }
+        if turn == AnswerTurn::Last { TaskSend::Sent } else { TaskSend::SentAhead }
     }
 
     /// Sends what tasks have left in link groups.
@@ -251,11 +212,11 @@ impl Engine {
     /// released the engine, so that it keeps no other thread of the shard waiting meanwhile.
     pub(super) fn ring_for(&mut self, index: u32, len: usize, defers: bool, call: &mut Call<'_>) {
         let (s, now) = (&mut self.sockets[index], call.now());
-        let d = &mut self.devices[s.place.device];
         let alone = !s.burst.grow(len, now);
         let in_loop = s.watch.as_ref().is_some_and(|watch| watch.in_loop);
-        let answers = d.shares_streams && d.answers.grow(len, now, in_loop);
-        if call.may_share() && answers && self.leave_in_group(index, now) {
+        let answers = self.devices[s.place.device].answers_of(s.qp);
+        let waits = answers.is_some_and(|answers| answers.waits(len, now, in_loop));
+        if call.may_share() && waits && self.leave_in_group(index, now) {
             return;
         }
         if alone || !call.may_share() {
@@ -307,7 +268,11 @@ impl Engine {
 
     fn skim_device(&mut self, device: usize, now: Time, mut visit: Option<Visit<'_, '_>>) -> bool {
         let mut left = MESSAGES;
-        self.devices[device].rnic.resume_eager();
+        let d = &mut self.devices[device];
+        d.rnic.resume_eager();
+        if d.shares_streams {
+            d.answers.begin(now);
+        }
         while left > 0
             && let Some(taken) = self.devices.next_eager(device)
         {
@@ -325,10 +290,6 @@ impl Engine {
             }
         }
         self.more |= left == 0;
-        let d = &mut self.devices[device];
-        if d.shares_streams {
-            d.answers.expect(MESSAGES - left, now);
-        }
         left < MESSAGES
     }
 
@@ -377,6 +338,7 @@ impl Engine {
         let Some(session) = s.session.as_mut() else { return false };
         s.burst.end();
         let (d, room) = self.devices.with_room(device);
+        d.note_message(taken.qp, &mut s.busy);
         let received;
         let came = match &taken.at {
             EagerPayload::Copied => MessageBytes::Copy(&room[..taken.len]),
@@ -423,29 +385,6 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn answers_wait_for_the_last_of_their_messages() {
-        let at = |us| Time::ZERO + Duration::from_micros(us);
-        let mut answers = AnswerBurst::default();
-        assert!(!answers.grow(64, at(0), false), "no message has come");
-        answers.expect(3, at(10));
-        assert_eq!(
-            [11, 12, 13, 14].map(|us| answers.grow(64, at(us), false)),
-            [true, true, false, false]
-        );
-        answers.expect(3, at(20));
-        assert!(!answers.grow(64, at(100), false), "the thread has paused");
-        assert!(answers.grow(64, at(101), false));
-        assert!(!answers.grow(SHARED + 1, at(102), false), "a large one, and the last");
-        answers.expect(100, at(200));
-        let alone = (0..99).filter(|us| !answers.grow(64, at(200 + us), false)).count();
-        assert_eq!(alone, 3, "every 32nd leaves");
-        let mut answers = AnswerBurst::default();
-        answers.expect(2, at(1000));
-        assert!(answers.grow(64, at(2000), true), "a loop comes back however long it takes");
-        assert!(!answers.grow(64, at(3000), true), "the last");
-    }
 
     #[test]
     fn few_bytes_are_gathered() {

@@ -21,8 +21,8 @@
 //! gets it as an argument, and a device never sees a socket. It calls a closure instead.
 //!
 //! **What crosses parts** is in `impl Engine`, which owns no rule of a part:
-//! - calls that post operations: `post`, `eager` (the eager path), `batch` (several at once), `parts`,
-//!   `onesided` (exports, READ, WRITE), `polls`, `kernel`;
+//! - calls that post operations: `post`, `eager` (the eager path, with `answers`), `batch` (several at
+//!   once), `parts`, `onesided` (exports, READ, WRITE), `polls`, `kernel`;
 //! - connections: `dial` (attempts by one device after the other), `hosts` (names and races between
 //!   addresses), `listen`, `cm` (events of the RNICs
 //!   about connections), `startups` and `accepts` (on their way to the program), `spread` and `branch`
@@ -47,6 +47,7 @@
 //! on the eager path that marks no socket ends at once.
 
 mod accepts;
+mod answers;
 mod atomic;
 mod attend;
 mod batch;
@@ -288,10 +289,6 @@ impl Engine {
                 break;
             }
             any = true;
-            if self.devices[device].shares_streams {
-                let received = wcs.iter().filter(|wc| wc.op == WcOp::Recv).count();
-                self.devices[device].answers.expect(received, now);
-            }
             for wc in &wcs {
                 self.handle_wc(device, wc, now);
             }
@@ -315,6 +312,7 @@ impl Engine {
         {
             if recv {
                 s.burst.end();
+                d.note_message(wc.qp, &mut s.busy);
             }
             match (recv, wc.op, wc.imm) {
                 (false, ..) => session.handle_wc(now, &wc),

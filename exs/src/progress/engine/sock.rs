@@ -18,6 +18,7 @@ use super::slots;
 use super::timers::Timer;
 use super::watch::Watched;
 use crate::ids::OpId;
+use crate::progress::busy::BusyWindow;
 use crate::progress::event::Readiness;
 use crate::progress::flags::Interest;
 use crate::progress::options::{MOST_INLINE, Options};
@@ -98,6 +99,8 @@ pub(crate) struct Sock {
     pub(super) holder: Holder,
     /// The small sends that followed each other.
     pub(super) burst: Burst,
+    /// When its connection was counted last among the busy ones of its device.
+    pub(super) busy: BusyWindow,
     /// Its connection has a stream of its own, whatever the options say.
     pub(super) apart: bool,
     /// Whether a thread waits for the connection itself.
@@ -127,6 +130,7 @@ impl Sock {
             past: Counters::default(),
             holder: Holder::PROGRAM,
             burst: Burst::default(),
+            busy: BusyWindow::default(),
             apart: false,
             attended: AttendedBy::default(),
             timer: Timer::default(),
