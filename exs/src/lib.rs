@@ -144,7 +144,7 @@ mod wire;
 pub use api::raw as __ffi;
 pub use api::{
     AtomicWords, Atomics, Blocking, Buffer, Candidate, Completion, Counters, DeviceInfo,
-    DisconnectCause, Error, Event, EventKind, EventQueue, Export, Failed, Host, Interest,
+    DisconnectCause, Error, Event, EventKind, EventQueue, Export, Failed, Grouping, Host, Interest,
     KernelAddr, KernelSocket, MemError, MemoryRegion, OpError, Options, Packet, Part, PathOptions,
     PortInfo, QueueOptions, Readiness, RecvFlags, Refused, RemoteBuffer, RemoteBufferError, Rights,
     RnicError, Route, SessionError, Shard, Socket, SocketStream, SocketType, TermCode, ToHost,

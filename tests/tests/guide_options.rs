@@ -56,7 +56,7 @@ fn defaults() -> Vec<(&'static str, String)> {
         ("dead_after", limit(o.dead_after)),
         ("no_delay", switch(o.no_delay)),
         ("crc", switch(o.crc)),
-        ("link_group", number(o.link_group)),
+        ("link_group", o.link_group.to_string()),
         ("v6_only", switch(o.v6_only)),
         ("traffic_class", count(o.path.traffic_class)),
         ("retry_count", count(o.path.retry_count)),

@@ -11,7 +11,9 @@ use exs::__ffi::{
     shard_of,
 };
 use exs::aio::{AsyncListener, AsyncStream};
-use exs::{EventQueue, Options, QueueOptions, Shard, Socket, SocketType, Token, Transport};
+use exs::{
+    EventQueue, Grouping, Options, QueueOptions, Shard, Socket, SocketType, Token, Transport,
+};
 use exs_tests::harness::Watchdog;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -19,7 +21,7 @@ const CLIENTS: usize = 6;
 
 /// All connections that can be in groups are.
 fn options() -> Options {
-    Options::default().with_transport(Transport::Soft).with_link_group(Some(0))
+    Options::default().with_transport(Transport::Soft).with_link_group(Grouping::Beyond(0))
 }
 
 fn socket() -> Socket {
@@ -313,13 +315,37 @@ fn connections_of_tasks_share_a_tcp_connection() {
     });
 }
 
+/// In a runtime with one worker, whose driver reads the messages of all connections, those beyond the first
+/// are in a group. In one with several workers, tasks may attend the first connections.
+#[test]
+fn the_first_connections_of_a_runtime_with_several_workers_are_in_no_group() {
+    let _dog = Watchdog::new("groups by the kind of the runtime");
+    let one_worker = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (runtime, expected) in [(one_worker, 2), (runtime(), CLIENTS)] {
+        runtime.block_on(async {
+            let any = SocketAddr::from(([127, 0, 0, 1], 0));
+            let options = || Options::default().with_transport(Transport::Soft);
+            let listener = AsyncListener::bind_with(any, options()).unwrap();
+            let addr = listener.local_addr().unwrap();
+            let mut streams = Vec::new();
+            for _ in 0..CLIENTS {
+                let connects = AsyncStream::connect_with(addr, options());
+                // The accept is posted first: before that, the listener could not know.
+                let (accepted, client) = tokio::join!(listener.accept(), connects);
+                streams.push((client.unwrap(), accepted.unwrap()));
+            }
+            assert_eq!(carriers(addr), expected);
+        });
+    }
+}
+
 /// Tasks that attend their connections leave that to the driver where the connection is in a group.
 #[test]
 fn tasks_that_attend_keep_no_connection_out_of_groups() {
     let _dog = Watchdog::new("tasks that attend");
     runtime().block_on(async {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let options = || options().with_link_group(Some(1));
+        let options = || options().with_link_group(Grouping::Beyond(1));
         let listener = AsyncListener::bind_with(any, options()).unwrap();
         let addr = listener.local_addr().unwrap();
         let mut streams = Vec::new();

@@ -53,7 +53,10 @@ mod soft_with_crc {
 mod soft_grouped {
     fn env() -> super::Env {
         let options = super::Options::default().with_transport(super::Transport::Soft);
-        super::Env::new(options.with_link_group(Some(0)), super::Ipv4Addr::LOCALHOST.into())
+        super::Env::new(
+            options.with_link_group(exs::Grouping::Beyond(0)),
+            super::Ipv4Addr::LOCALHOST.into(),
+        )
     }
     super::socket_contract!(super::env);
 }

@@ -8,6 +8,7 @@ use super::slots::{Delivered, OperationSlots, token};
 use crate::api::{Error, Event, EventQueue, QueueOptions, Socket, Token};
 #[cfg(feature = "tokio")]
 use crate::progress::TaskSend;
+use crate::progress::Workers;
 use crate::sys::{IoVec, ProcessLock};
 
 /// The depth of a reactor's queue: more than a program has operations. Each operation belongs to a
@@ -54,7 +55,12 @@ static THREADED: ProcessLock<Weak<AioReactor>> = ProcessLock::new(Weak::new());
 impl AioReactor {
     /// A reactor for tasks of no runtime.
     fn of_no_runtime() -> Result<AioReactor, Error> {
-        let queue = EventQueue::for_tasks(&QueueOptions::default().with_depth(DEPTH))?;
+        // Any number of threads may poll them.
+        AioReactor::run_by(Workers::Several)
+    }
+
+    fn run_by(workers: Workers) -> Result<AioReactor, Error> {
+        let queue = EventQueue::for_tasks(&QueueOptions::default().with_depth(DEPTH), workers)?;
         Ok(AioReactor {
             queue,
             slots: Mutex::default(),
@@ -76,7 +82,8 @@ impl AioReactor {
         runtime: tokio::runtime::Id,
         crowd: Arc<super::crowd::Crowd>,
     ) -> Result<AioReactor, Error> {
-        Ok(AioReactor { crowd, runtime: Some(runtime), ..AioReactor::of_no_runtime()? })
+        let workers = if crowd.is_possible() { Workers::Several } else { Workers::One };
+        Ok(AioReactor { crowd, runtime: Some(runtime), ..AioReactor::run_by(workers)? })
     }
 
     /// The reactor for a new socket: one of the runtime of this thread, or that of the process if there

@@ -36,9 +36,9 @@ mod words;
 pub use crate::mem::{Atomics, Buffer, MemError, MemoryRegion};
 pub(crate) use crate::progress::Driven;
 pub use crate::progress::{
-    Candidate, DeviceInfo, Error, EventKind, Host, Interest, Options, Part, PathOptions, PortInfo,
-    QueueOptions, Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo, WaitPolicy,
-    parse_size, parse_time,
+    Candidate, DeviceInfo, Error, EventKind, Grouping, Host, Interest, Options, Part, PathOptions,
+    PortInfo, QueueOptions, Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo,
+    WaitPolicy, parse_size, parse_time,
 };
 pub use crate::rnic::{DisconnectCause, RnicError, TermCode};
 pub use crate::session::{OpError, SessionError, Violation};

@@ -7,6 +7,8 @@ use std::time::Duration;
 #[cfg(feature = "tokio")]
 use super::Driven;
 use super::{Event, Socket};
+#[cfg(feature = "futures")]
+use crate::progress::Workers;
 use crate::progress::{
     Awaited, Error, QueueCore, QueueOptions, QueueUse, Shard, Ticket, WaitPolicy, Waited, Want,
     first_shard, note_own_shard,
@@ -83,9 +85,9 @@ impl EventQueue {
 
     /// A queue for tasks, for which the driver of their runtime waits.
     #[cfg(feature = "futures")]
-    pub(crate) fn for_tasks(opts: &QueueOptions) -> Result<EventQueue, Error> {
+    pub(crate) fn for_tasks(opts: &QueueOptions, run_by: Workers) -> Result<EventQueue, Error> {
         first_shard()?;
-        QueueCore::of_use(opts, QueueUse::Tasks).map(EventQueue::of)
+        QueueCore::of_use(opts, QueueUse::Tasks(run_by)).map(EventQueue::of)
     }
 
     /// Waits for at least one event and takes up to `max`. It returns none if the time is up. A

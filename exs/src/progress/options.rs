@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::Error;
+use super::grouping::Grouping;
 use super::path::PathOptions;
 use super::shards::{MOST, Shard};
 use super::values::{parse_limit, parse_size, parse_switch, parse_time};
@@ -253,13 +254,9 @@ pub struct Options {
     /// Protect every FPDU by CRC32C. Either side can demand it. `EXS_CRC`. Default: off, since TCP
     /// and Ethernet have checksums of their own.
     pub crc: bool,
-    /// The connections to one address and port beyond which further ones share a TCP connection, as a
-    /// link group (EXS extension). Each connection of a group has a port of its own, which the kernel
-    /// does not know. This concerns connects through an event queue of the program and those of
-    /// `exs::aio`, and in C those of threads that wait by `exs_epoll_wait`, over the software RNIC, to
-    /// peers that know groups. `None`: there are no groups, and a listener takes none.
-    /// `EXS_LINK_GROUP` = a number, or `off`. Default: 16.
-    pub link_group: Option<u32>,
+    /// Which connections to one address and port share a TCP connection over the software RNIC, as a
+    /// link group (EXS extension). `EXS_LINK_GROUP`. Default: auto.
+    pub link_group: Grouping,
     /// An IPv6 wildcard listener takes no IPv4 connections. Default: off.
     pub v6_only: bool,
     /// The path through the network: traffic class, retries, timers.
@@ -297,7 +294,7 @@ impl Options {
             dead_after: Some(Duration::from_secs(60)),
             no_delay: true,
             crc: false,
-            link_group: Some(16),
+            link_group: Grouping::Auto,
             v6_only: false,
             path: PathOptions::new(),
         }
@@ -338,7 +335,7 @@ impl Options {
         set(&mut o.dead_after, "EXS_DEAD_AFTER", parse_limit)?;
         set(&mut o.no_delay, "EXS_NO_DELAY", parse_switch)?;
         set(&mut o.crc, "EXS_CRC", parse_switch)?;
-        set(&mut o.link_group, "EXS_LINK_GROUP", parse_count)?;
+        set(&mut o.link_group, "EXS_LINK_GROUP", Grouping::from_str)?;
         o.path = PathOptions::from_env()?;
         Ok(o)
     }
@@ -400,20 +397,10 @@ with!(
     with_dead_after dead_after: Option<Duration>,
     with_no_delay no_delay: bool,
     with_crc crc: bool,
-    with_link_group link_group: Option<u32>,
+    with_link_group link_group: Grouping,
     with_v6_only v6_only: bool,
     with_path path: PathOptions,
 );
-
-/// Reads a number, or `off`.
-fn parse_count(text: &str) -> Result<Option<u32>, Error> {
-    match text.trim() {
-        "off" => Ok(None),
-        number => number.parse().map(Some).map_err(|_| {
-            Error::invalid(format!("`{text}` is neither a number of connections nor `off`"))
-        }),
-    }
-}
 
 /// Reads a size of memory.
 fn bytes(text: &str) -> Result<usize, Error> {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::context::Context;
 use super::event::RawEvent;
+use super::grouping::GroupUse;
 use super::pace::Pace;
 use super::shards::{Seat, Shard};
 use super::waiter::Waiter;
@@ -20,6 +21,8 @@ pub(in crate::progress) use self::fd::DriveFds;
 pub use self::fd::FdUse;
 use self::fd::Signal;
 pub(crate) use self::purpose::QueueUse;
+#[cfg(feature = "futures")]
+pub(crate) use self::purpose::Workers;
 
 /// The events that a thread wants from a queue, and the place for them.
 pub(crate) struct Want<'a, E> {
@@ -132,9 +135,9 @@ impl QueueCore {
         self.serves == QueueUse::Blocking
     }
 
-    /// True if connections that begin here need a stream of their own.
-    pub(crate) fn is_apart(&self) -> bool {
-        matches!(self.serves, QueueUse::Blocking | QueueUse::Descriptors)
+    /// How the program uses the connections that begin here.
+    pub(crate) fn group_use(&self) -> GroupUse {
+        self.serves.group_use()
     }
 
     /// The context of the queue's shard.

@@ -32,7 +32,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use exs::aio::{AsyncListener, AsyncSocket, AsyncStream};
-use exs::{Options, SocketType, Transport};
+use exs::{Grouping, Options, SocketType, Transport};
 use exs_tests::harness::{Watchdog, pattern};
 use tokio::runtime::{Builder, Runtime};
 
@@ -121,7 +121,7 @@ impl On {
     pub(crate) fn options(self) -> Options {
         match self {
             On::Soft => Options::default().with_transport(Transport::Soft),
-            On::Grouped => On::Soft.options().with_link_group(Some(0)),
+            On::Grouped => On::Soft.options().with_link_group(Grouping::Beyond(0)),
             On::Shm => Options::default().with_transport(Transport::Shm),
         }
     }

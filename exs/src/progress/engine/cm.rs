@@ -14,6 +14,7 @@ use super::spread::Parcel;
 use super::startups::StartupId;
 use super::{Engine, Error, SockId};
 use crate::progress::event::{Bufs, EventKind};
+use crate::progress::grouping::Grouping;
 use crate::progress::handle::SocketHandle;
 use crate::progress::options::Options;
 use crate::progress::route::Route;
@@ -98,7 +99,7 @@ impl Engine {
     /// Tells the devices of a listener, or of a branch, whether its accepts allow link groups now.
     pub(super) fn tell_groups(&mut self, id: SockId, allows: bool) {
         let Some(s) = self.sockets.get_mut(id) else { return };
-        let able = allows && s.opts.link_group.is_some();
+        let able = allows && s.opts.link_group != Grouping::Off;
         let groups = if able { TakesGroups::Yes } else { TakesGroups::No };
         let Some(a) = &mut s.accepts else { return };
         if a.groups.replace(groups) == Some(groups) {

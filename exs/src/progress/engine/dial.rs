@@ -189,7 +189,7 @@ impl Device {
             no_delay: s.opts.no_delay,
             bind: s.binding.addr(),
             path: s.opts.path.checked(),
-            group_from: s.opts.link_group.filter(|_| !s.apart),
+            group_from: s.group_from,
         };
         match self.rnic.connect(qp, addr, &param, now) {
             Ok(()) => Ok((qp, place, session)),
@@ -210,7 +210,8 @@ impl Engine {
         now: Time,
     ) -> Result<(), Error> {
         let dial = self.plan(id, addr, now)?;
-        self.sockets.find(id)?.apart = ticket.is_apart();
+        let s = self.sockets.find(id)?;
+        s.group_from = s.opts.link_group.beyond(ticket.group_use());
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         // An error that is known at once goes to the caller, and no event follows.
         self.launch(id, op, dial, now).inspect_err(|_| drop(self.ops.remove(op)))

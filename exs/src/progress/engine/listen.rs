@@ -17,6 +17,7 @@ use super::devices::{DeviceTable, SOFT, uses_soft};
 use super::domain::Place;
 use super::sock::State;
 use super::{Engine, Error, SockId};
+use crate::progress::grouping::Grouping;
 use crate::progress::options::Transport;
 use crate::progress::shards::{self, Shard};
 use crate::rnic::{ListenOpts, Listener, RnicError, TakesGroups};
@@ -176,8 +177,8 @@ impl Engine {
             port_held: false,
             path: opts.path.checked(),
             groups: match opts.link_group {
-                Some(_) => TakesGroups::NotYet,
-                None => TakesGroups::No,
+                Grouping::Off => TakesGroups::No,
+                _ => TakesGroups::NotYet,
             },
         };
         let addrs = match soft && !verbs.is_empty() && addr.ip().is_unspecified() {

@@ -14,6 +14,7 @@ use crate::ids::OpId;
 use crate::progress::call::Call;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::flags::{Interest, RecvFlags};
+use crate::progress::grouping::GroupUse;
 use crate::progress::queue::QueueCore;
 use crate::rnic::{FileRange, Mr};
 use crate::session::{After, Buf, IoVec, OpError, RecvOpts, SendSource};
@@ -44,7 +45,12 @@ pub(crate) struct Ticket<'a> {
 impl Ticket<'_> {
     /// True if a connection that begins by this operation needs a stream of its own.
     pub(super) fn is_apart(&self) -> bool {
-        self.queue.is_apart() && !self.in_loop
+        self.group_use() == GroupUse::Apart
+    }
+
+    /// How the program uses a connection that begins by this operation.
+    pub(super) fn group_use(&self) -> GroupUse {
+        if self.in_loop { GroupUse::Usual } else { self.queue.group_use() }
     }
 }
 

@@ -101,8 +101,9 @@ pub(crate) struct Sock {
     pub(super) burst: Burst,
     /// When its connection was counted last among the busy ones of its device.
     pub(super) busy: BusyWindow,
-    /// Its connection has a stream of its own, whatever the options say.
-    pub(super) apart: bool,
+    /// The connections to its peer's address beyond which its own joins a link group. None: it has a stream
+    /// of its own.
+    pub(super) group_from: Option<u32>,
     /// Whether a thread waits for the connection itself.
     pub(super) attended: AttendedBy,
     pub(super) timer: Timer,
@@ -131,7 +132,7 @@ impl Sock {
             holder: Holder::PROGRAM,
             burst: Burst::default(),
             busy: BusyWindow::default(),
-            apart: false,
+            group_from: None,
             attended: AttendedBy::default(),
             timer: Timer::default(),
         }
