@@ -69,6 +69,9 @@ struct Config {
     /// The same as --workers=2.
     #[arg(long, conflicts_with = "workers")]
     multi: bool,
+    /// Run the server alone in a runtime of the kind multi_thread, with N workers.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    server_workers: Option<u32>,
     /// Run the server as a process.
     #[arg(long)]
     processes: bool,
@@ -94,13 +97,17 @@ impl Config {
         self.workers.or(self.multi.then_some(2))
     }
 
+    fn workers_of_server(&self) -> Option<u32> {
+        self.server_workers.or(self.workers())
+    }
+
     /// The command line of the process with the server.
     fn of_server(&self, scenario: Scenario, only: Kind) -> Vec<String> {
         let mut args = vec![name_of(scenario), "1".to_owned(), "--serves".to_owned()];
         args.push(format!("--only={}", name_of(only)));
         args.push(format!("--clients={}", self.clients));
         args.push(format!("--connections={}", self.connections));
-        args.extend(self.workers().map(|workers| format!("--workers={workers}")));
+        args.extend(self.workers_of_server().map(|workers| format!("--workers={workers}")));
         args.extend(self.spawn.then(|| "--spawn".to_owned()));
         args
     }
@@ -190,9 +197,9 @@ impl Net for Exs {
     }
 }
 
-fn runtime() -> Result<Runtime> {
+fn runtime(workers: Option<u32>) -> Result<Runtime> {
     let mut builder = Builder::new_current_thread();
-    if let Some(workers) = config().workers() {
+    if let Some(workers) = workers {
         builder = Builder::new_multi_thread();
         builder.worker_threads(usize::try_from(workers)?);
     }
@@ -200,8 +207,11 @@ fn runtime() -> Result<Runtime> {
 }
 
 /// Runs the future to its end, as a task or as the runtime's own future.
-fn run<T: Send + 'static>(f: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    runtime()?.block_on(async {
+fn run<T: Send + 'static>(
+    workers: Option<u32>,
+    f: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    runtime(workers)?.block_on(async {
         match config().spawn {
             true => tokio::spawn(f).await?,
             false => f.await,
@@ -218,7 +228,7 @@ fn serve_with<N: Net, S>(
 where
     S: Future<Output = Result<()>> + Send,
 {
-    run(async move {
+    run(config().workers_of_server(), async move {
         let (listener, addr) = net.listen().await?;
         tell(addr)?;
         serve(listener).await
@@ -249,7 +259,7 @@ where
         let mut addr = String::new();
         let told = server.stdout.take().ok_or("the server has no output")?;
         BufReader::new(told).read_line(&mut addr)?;
-        let result = run(client(addr.trim().parse()?))?;
+        let result = run(config().workers(), client(addr.trim().parse()?))?;
         server.wait()?;
         return Ok(result);
     }
@@ -257,7 +267,7 @@ where
     let server =
         std::thread::spawn(move || serve_with(net, serve, move |addr| Ok(tell.send(addr)?)));
     let addr = told.recv().map_err(|_| "the server does not listen")?;
-    let result = run(client(addr))?;
+    let result = run(config().workers(), client(addr))?;
     server.join().map_err(|_| "the server panicked")??;
     Ok(result)
 }
