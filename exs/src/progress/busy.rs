@@ -19,7 +19,7 @@ impl BusyWindow {
     /// True, once in a window, for a connection that was counted last in `counted`.
     pub(crate) fn is_new_for(self, counted: &mut BusyWindow) -> bool {
         let new = self > *counted;
-        *counted = self;
+        *counted = self.max(*counted);
         new
     }
 }
