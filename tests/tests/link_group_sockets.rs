@@ -78,6 +78,25 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.worker_threads(2).enable_all().build().unwrap()
 }
 
+/// A listener of tasks, and its address.
+fn async_listener(options: Options) -> (AsyncListener, SocketAddr) {
+    let listener = AsyncListener::bind_with(([127, 0, 0, 1], 0).into(), options).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// Connects to a listener of tasks. Returns both ends, and the client's address as the server sees it.
+async fn connect_task(
+    listener: &AsyncListener,
+    options: Options,
+) -> (AsyncStream, AsyncStream, SocketAddr) {
+    let connects = AsyncStream::connect_with(listener.local_addr().unwrap(), options);
+    // The accept is posted first: before that, the listener could not know.
+    let (accepted, client) = tokio::join!(listener.accept(), connects);
+    let (server, peer) = accepted.unwrap();
+    (client.unwrap(), server, peer)
+}
+
 /// Begins connects through a queue.
 fn connects(queue: &EventQueue, addr: SocketAddr) -> Vec<Socket> {
     let clients: Vec<Socket> = (0..CLIENTS).map(|_| socket()).collect();
@@ -297,15 +316,10 @@ fn loops_of_several_shards_take_no_groups() {
 fn connections_of_tasks_share_a_tcp_connection() {
     let _dog = Watchdog::new("tasks");
     runtime().block_on(async {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = AsyncListener::bind_with(any, options()).unwrap();
-        let addr = listener.local_addr().unwrap();
+        let (listener, addr) = async_listener(options());
         let mut streams = Vec::new();
         for n in 0..CLIENTS {
-            let connects = AsyncStream::connect_with(addr, options());
-            // The accept is posted first: before that, the listener could not know.
-            let (accepted, client) = tokio::join!(listener.accept(), connects);
-            let (mut client, (mut server, peer)) = (client.unwrap(), accepted.unwrap());
+            let (mut client, mut server, peer) = connect_task(&listener, options()).await;
             assert_eq!(client.local_addr().unwrap(), peer, "client {n}");
             client.write_all(&[1]).await.unwrap();
             assert_eq!(server.read_u8().await.unwrap(), 1);
@@ -323,16 +337,11 @@ fn the_first_connections_of_a_runtime_with_several_workers_are_in_no_group() {
     let one_worker = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for (runtime, expected) in [(one_worker, 2), (runtime(), CLIENTS)] {
         runtime.block_on(async {
-            let any = SocketAddr::from(([127, 0, 0, 1], 0));
             let options = || Options::default().with_transport(Transport::Soft);
-            let listener = AsyncListener::bind_with(any, options()).unwrap();
-            let addr = listener.local_addr().unwrap();
+            let (listener, addr) = async_listener(options());
             let mut streams = Vec::new();
             for _ in 0..CLIENTS {
-                let connects = AsyncStream::connect_with(addr, options());
-                // The accept is posted first: before that, the listener could not know.
-                let (accepted, client) = tokio::join!(listener.accept(), connects);
-                streams.push((client.unwrap(), accepted.unwrap()));
+                streams.push(connect_task(&listener, options()).await);
             }
             assert_eq!(carriers(addr), expected);
         });
@@ -344,16 +353,11 @@ fn the_first_connections_of_a_runtime_with_several_workers_are_in_no_group() {
 fn tasks_that_attend_keep_no_connection_out_of_groups() {
     let _dog = Watchdog::new("tasks that attend");
     runtime().block_on(async {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let options = || options().with_link_group(Grouping::Beyond(1));
-        let listener = AsyncListener::bind_with(any, options()).unwrap();
-        let addr = listener.local_addr().unwrap();
+        let (listener, addr) = async_listener(options());
         let mut streams = Vec::new();
         for _ in 0..CLIENTS {
-            let connects = AsyncStream::connect_with(addr, options());
-            // The accept is posted first: before that, the listener could not know.
-            let (accepted, client) = tokio::join!(listener.accept(), connects);
-            let (mut client, (mut server, _)) = (client.unwrap(), accepted.unwrap());
+            let (mut client, mut server, _) = connect_task(&listener, options()).await;
             client.attend_always();
             server.attend_always();
             for _ in 0..32 {
