@@ -26,8 +26,10 @@ const SHORT_SLEEP: Duration = Duration::from_micros(150);
 /// A yield that takes this long has given the processor to a thread that computes. A thread that
 /// sleeps instead gets the processor back as soon as something comes for it.
 const LONG_YIELD: Duration = Duration::from_micros(100);
-/// How long adaptive waits then sleep at once.
+/// How long adaptive waits then sleep at once. Each time that begins soon after another one is twice
+/// as long, up to 640 ms: on a busy machine a yield can cost a hundred round trips.
 const CROWD: Duration = Duration::from_millis(20);
+const MOST_DOUBLINGS: u32 = 5;
 
 /// Peeks without a find after which only each [`PROBE`]th wait peeks.
 const MAX_PEEK_MISSES: u32 = 4;
@@ -203,6 +205,8 @@ pub(super) struct Attention {
     asks_at: AtomicU64,
     /// Until then (ns) other programs want the processors.
     crowded_until: AtomicU64,
+    /// How often the length of that time was doubled.
+    doublings: AtomicU32,
 }
 
 impl Attention {
@@ -258,7 +262,13 @@ impl Attention {
     pub(super) fn note_yield(&self, begun: Time, now: Time) -> bool {
         let long = now.since(begun) > LONG_YIELD;
         if long {
-            self.crowded_until.store((now + CROWD).as_nanos(), Ordering::Relaxed);
+            let doublings = self.doublings.load(Ordering::Relaxed);
+            let ended = self.crowded_until.load(Ordering::Relaxed);
+            let soon = ended > 0 && now.since(Time::from_nanos(ended)) < CROWD * (1 << doublings);
+            let doublings = if soon { MOST_DOUBLINGS.min(doublings + 1) } else { 0 };
+            let length = CROWD * (1 << doublings);
+            self.doublings.store(doublings, Ordering::Relaxed);
+            self.crowded_until.store((now + length).as_nanos(), Ordering::Relaxed);
         }
         long
     }
@@ -364,6 +374,25 @@ mod tests {
         assert!(attention.note_yield(at(110), at(211)));
         assert!(attention.is_crowded(at(211)) && attention.is_crowded(at(20_210)));
         assert!(!attention.is_crowded(at(20_211)));
+    }
+
+    #[test]
+    fn a_shard_that_is_crowded_again_and_again_is_crowded_for_longer() {
+        let attention = Attention::default();
+        let mut now = 1_000_000;
+        let mut crowded = |after: u64| {
+            now += after;
+            assert!(attention.note_yield(at(now - 101), at(now)));
+            let begun = now;
+            while attention.is_crowded(at(now)) {
+                now += 1_000;
+            }
+            (now - begun) / 1_000
+        };
+        assert_eq!([crowded(0), crowded(1_000), crowded(1_000)], [20, 40, 80]);
+        assert_eq!([crowded(90_000), crowded(10_000)], [20, 40], "it was quiet for a while");
+        let lengths: Vec<_> = (0..6).map(|_| crowded(0)).collect();
+        assert_eq!(lengths, [80, 160, 320, 640, 640, 640]);
     }
 
     #[test]
