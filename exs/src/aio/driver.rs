@@ -10,7 +10,6 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
@@ -20,7 +19,7 @@ use tokio::task::yield_now;
 use super::crowd::Crowd;
 use super::reactor::{AioReactor, BATCH};
 use super::turns::LeftOutput;
-use crate::api::{Driven, Error, Event};
+use crate::api::{Driven, Error, Event, LoopLook};
 
 /// Starts a reactor, and its driver, in a runtime that the calling thread is in. `crowd` counts the
 /// busy streams of the runtime.
@@ -60,9 +59,8 @@ struct RuntimeDriver {
     fds: [AsyncFd<OwnedFd>; 3],
     events: Vec<Event>,
     wakers: Vec<Waker>,
-    /// The tasks have had their turns since the last dequeue, which found something: how long the next
-    /// dequeue looks for what comes.
-    look: Option<Duration>,
+    /// The driver looks for what comes before it sleeps.
+    look: Option<LoopLook>,
     output: OutputTurns,
 }
 
@@ -112,15 +110,18 @@ impl RuntimeDriver {
             let queue = reactor.queue();
             // The readiness above is older than the question to the kernel, so what comes after that
             // question is not cleared with it.
-            let driven = queue.drive_into(&mut self.events, BATCH, self.look.take());
+            let driven = queue.drive_into(&mut self.events, BATCH, self.look.as_mut());
+            if driven != Driven::Looking {
+                self.look = None;
+            }
             let sleeps = match driven {
-                Driven::Found { .. } if self.output.expected => false,
                 Driven::Found { asked } => {
-                    self.look = queue.second_look();
-                    asked && self.look.is_none() && queue.announce_sleep()
+                    self.look = queue.begin_look();
+                    let comes_again = self.look.is_some() || self.output.expected;
+                    asked && !comes_again && queue.announce_sleep()
                 }
                 Driven::Asleep => true,
-                Driven::Again => false,
+                Driven::Looking | Driven::Again => false,
             };
             if sleeps {
                 ready.into_iter().flatten().for_each(|mut ready| ready.clear_ready());

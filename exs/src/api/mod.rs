@@ -35,6 +35,8 @@ mod words;
 
 pub use crate::mem::{Atomics, Buffer, MemError, MemoryRegion};
 pub(crate) use crate::progress::Driven;
+#[cfg(feature = "tokio")]
+pub(crate) use crate::progress::LoopLook;
 pub use crate::progress::{
     Candidate, DeviceInfo, Error, EventKind, Grouping, Host, Interest, Options, Part, PathOptions,
     PortInfo, QueueOptions, Readiness, RecvFlags, Rights, Route, Shard, Transport, TransportInfo,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "tokio")]
-use super::Driven;
+use super::{Driven, LoopLook};
 use super::{Event, Socket};
 #[cfg(feature = "futures")]
 use crate::progress::Workers;
@@ -217,13 +217,13 @@ impl EventQueue {
 
     /// As a dequeue that does not wait, for a program that learns of the descriptor's readiness once
     /// (EPOLLET), at any time. So it always asks the kernel before it announces a sleep. With
-    /// `look`, it first looks for that long for what it finds without a lead.
+    /// `look`, it announces none before the look is over.
     #[cfg(feature = "tokio")]
     pub(crate) fn drive_into(
         &self,
         out: &mut Vec<Event>,
         max: usize,
-        look: Option<Duration>,
+        look: Option<&mut LoopLook>,
     ) -> Driven {
         let context = self.core.context();
         context.nudge(&self.core);
@@ -250,11 +250,11 @@ impl EventQueue {
         self.core.is_empty() && self.core.context().announce_sleep()
     }
 
-    /// How long it has lately paid to look for events before a sleep. None: it has not, and the
-    /// program must sleep at once.
+    /// Begins a look for events before a sleep. None: such looks have not paid lately, and the program
+    /// must sleep at once.
     #[cfg(feature = "tokio")]
-    pub(crate) fn second_look(&self) -> Option<Duration> {
-        self.core.context().second_look(&self.core)
+    pub(crate) fn begin_look(&self) -> Option<LoopLook> {
+        self.core.context().begin_look(&self.core)
     }
 
     /// Waits for one event.

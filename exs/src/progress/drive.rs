@@ -32,11 +32,15 @@ use super::Error;
 use super::background::PASSING_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
+#[cfg(feature = "tokio")]
+use super::loop_look::{LoopLook, SliceEnd};
 use super::queue::{DriveFds, FdUse, QueueCore, Want};
 use super::wait::{Waited, io_error};
 #[cfg(feature = "tokio")]
 use crate::sys::duplicate;
 use crate::sys::{EpollSet, TimerFd, wait_readable};
+#[cfg(feature = "tokio")]
+use crate::time::Time;
 
 /// A deadline further away than this needs no timer: a later turn sets it.
 const FAR: Duration = Duration::from_secs(3600);
@@ -49,6 +53,9 @@ const EARLY: u32 = 1024;
 pub(crate) enum Driven {
     /// Events. `asked`: the thread has asked the kernel before.
     Found { asked: bool },
+    /// Nothing yet. The program must come again behind its other work: the look goes on.
+    #[cfg(feature = "tokio")]
+    Looking,
     /// Nothing. The sleep of the program is announced.
     Asleep,
     /// There is something to do, or another thread is about to leave the lead: the program must come
@@ -68,6 +75,14 @@ pub(super) enum DriveTurn {
     LedInPart,
 }
 
+/// What a turn for a queue's events has found.
+enum LedFor {
+    /// Enough events. `asked` as in [`Driven::Found`].
+    Found { asked: bool },
+    /// Too few.
+    Nothing(DriveTurn),
+}
+
 /// The state with which descriptors drive a shard.
 pub(super) struct Drive {
     reactor: RawFd,
@@ -81,6 +96,9 @@ pub(super) struct Drive {
     queues: AtomicUsize,
     /// True if a sleep was announced for a program that waits for a descriptor.
     armed: AtomicBool,
+    /// When that was (ns).
+    #[cfg(feature = "tokio")]
+    armed_at: AtomicU64,
     /// The number of coming dequeues that arm early.
     early: AtomicU32,
 }
@@ -93,6 +111,8 @@ impl Drive {
             timer_at: AtomicU64::new(u64::MAX),
             queues: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            armed_at: AtomicU64::new(0),
             early: AtomicU32::new(0),
         }
     }
@@ -105,6 +125,12 @@ impl Drive {
     /// A queue whose descriptor drove the shard is gone.
     pub(super) fn forget_queue(&self) {
         self.queues.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How long ago a sleep was announced last.
+    #[cfg(feature = "tokio")]
+    fn slept_for(&self, now: Time) -> Duration {
+        now.since(Time::from_nanos(self.armed_at.load(Ordering::Relaxed)))
     }
 
     /// True if the reactor is ready, or if the kernel cannot say so.
@@ -227,6 +253,8 @@ impl Context {
         }
         self.set_timer(left);
         self.show_news(false);
+        #[cfg(feature = "tokio")]
+        self.drive.armed_at.store(self.about_now().as_nanos(), Ordering::Relaxed);
         self.drive.armed.store(true, Ordering::SeqCst);
         true
     }
@@ -279,7 +307,7 @@ impl Context {
             match self.drive_turn(queue, want.min.max(1), ask)? {
                 Driven::Found { .. } => return Ok(Waited::There),
                 Driven::Asleep => return Ok(Waited::of(queue.len() >= want.min)),
-                Driven::Again => ask = true,
+                _ => ask = true,
             }
         }
         // The shard has more to do: the wake-up keeps the descriptor readable.
@@ -288,36 +316,55 @@ impl Context {
     }
 
     /// As `drive`, for a program that may have learnt at any time that the descriptor is readable, and
-    /// learns it once. So the thread always asks the kernel. With `look`, the thread first looks for
-    /// that long for what it finds without a lead.
+    /// learns it once. So the thread always asks the kernel before it announces a sleep. With `look`, it
+    /// looks for what it finds without a lead, and announces no sleep before the look is over.
     #[cfg(feature = "tokio")]
     pub(crate) fn drive_once<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
         want: &mut Want<'_, E>,
-        look: Option<Duration>,
+        look: Option<&mut LoopLook>,
     ) -> Driven {
-        self.disarm();
-        if let Some(limit) = look
-            && self.look_for(queue, want, limit) != Waited::TooFew
-        {
-            return Driven::Found { asked: false };
+        let slept = self.disarm().then(|| self.drive.slept_for(self.about_now()));
+        let looked = look.map_or(SliceEnd::Over, |look| self.look_on(queue, want, look));
+        let led = match looked {
+            SliceEnd::Found => return Driven::Found { asked: false },
+            SliceEnd::GoesOn => return Driven::Looking,
+            SliceEnd::WantsTurn | SliceEnd::Over => self.lead_for(queue, want.min, true),
+        };
+        match led {
+            Ok(LedFor::Found { asked }) => {
+                if let Some(slept) = slept {
+                    queue.pace().note_sleep(slept);
+                }
+                Driven::Found { asked }
+            }
+            Ok(LedFor::Nothing(DriveTurn::Led)) if looked == SliceEnd::WantsTurn => Driven::Looking,
+            Ok(LedFor::Nothing(turn)) => self.arm_after(turn),
+            // The kernel's error comes again if it lasts.
+            Err(_) => Driven::Again,
         }
-        // The kernel's error comes again if it lasts.
-        self.drive_turn(queue, 1, true).unwrap_or(Driven::Again)
     }
 
     /// A turn for a program that waits for the queue's descriptor, and wants `min` events. If it finds
     /// them, the caller takes them. With `ask`, the thread first asks the kernel what became ready.
     fn drive_turn(&self, queue: &QueueCore, min: usize, ask: bool) -> Result<Driven, Error> {
+        Ok(match self.lead_for(queue, min, ask)? {
+            LedFor::Found { asked } => Driven::Found { asked },
+            LedFor::Nothing(turn) => self.arm_after(turn),
+        })
+    }
+
+    /// The same, and arms no shard.
+    fn lead_for(&self, queue: &QueueCore, min: usize, ask: bool) -> Result<LedFor, Error> {
         queue.begin_quiet();
         let led = self.lead_once(ask, || ());
         if queue.len() >= min {
             // Taking them ends the quiet.
-            return Ok(Driven::Found { asked: matches!(led, Ok(DriveTurn::Led)) });
+            return Ok(LedFor::Found { asked: matches!(led, Ok(DriveTurn::Led)) });
         }
         queue.end_quiet();
-        Ok(self.arm_after(led?))
+        Ok(LedFor::Nothing(led?))
     }
 
     /// A turn has found nothing for the program: arms the shard.

@@ -50,6 +50,8 @@ mod host;
 mod lazy_now;
 mod lead;
 mod leader;
+#[cfg(feature = "tokio")]
+mod loop_look;
 mod options;
 mod pace;
 mod path;
@@ -91,6 +93,8 @@ pub use flags::{Interest, RecvFlags, Rights};
 pub use grouping::Grouping;
 pub use handle::SocketHandle;
 pub use host::Host;
+#[cfg(feature = "tokio")]
+pub(crate) use loop_look::LoopLook;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
 pub use path::PathOptions;
 #[cfg(feature = "futures")]

@@ -137,6 +137,12 @@ impl Pace {
         Some(limit.map_or(most, |limit| limit.min(most)))
     }
 
+    /// The same for the driver of an event loop, which no policy keeps from running its loop.
+    #[cfg(feature = "tokio")]
+    pub(super) fn peek_in_loop(&self) -> Option<Duration> {
+        if self.policy() == WaitPolicy::Notify { None } else { self.peek(Some(PEEK)) }
+    }
+
     /// Such a peek has ended. One that was cut short says nothing of a longer one.
     pub(super) fn note_peek(&self, limit: Option<Duration>, paid: bool) {
         if limit.is_some_and(|limit| limit <= AT_HAND) {
@@ -364,6 +370,8 @@ mod tests {
         assert_eq!(busy.peek(None), Some(BUSY_PEEK));
         busy.set_policy(WaitPolicy::Notify);
         assert_eq!((busy.policy(), busy.spin(false)), (WaitPolicy::Notify, None));
+        #[cfg(feature = "tokio")]
+        assert_eq!(busy.peek_in_loop(), None);
     }
 
     #[test]

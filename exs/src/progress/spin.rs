@@ -22,7 +22,7 @@ pub(super) const LOOK: u64 = 4;
 /// About the most cycles that a turn takes if it finds nothing.
 pub(super) const USUAL_TURN: u64 = 10_000;
 /// The time after which a thread that peeks yields between looks.
-const UNYIELDING: Duration = Duration::from_micros(50);
+pub(super) const UNYIELDING: Duration = Duration::from_micros(50);
 /// Looks at memory in one hold of the engine's lock. To take the lock, to release it and to read
 /// the clock costs more than a look.
 pub(super) const LOOKS: u32 = 16;
@@ -57,6 +57,43 @@ struct Skim {
     served_others: bool,
     /// The number of events that were handed over.
     got: usize,
+}
+
+/// Where a look finds what comes.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedWhere {
+    /// No device can be asked.
+    Nowhere,
+    Memory,
+    /// Only system calls tell.
+    Kernel,
+}
+
+/// Looks that followed each other.
+pub(super) struct Looks {
+    pub(super) waited: Waited,
+    /// How often the thread yielded the processor.
+    yields: u32,
+    /// None: the events were there, or another thread wanted to post.
+    last: Option<Skim>,
+}
+
+impl Looks {
+    /// True if they have found what takes a whole turn.
+    pub(super) fn want_turn(&self) -> bool {
+        self.last.as_ref().is_some_and(|skim| skim.found == Some(true))
+    }
+
+    /// None: no look was made.
+    #[cfg(feature = "tokio")]
+    pub(super) fn source(&self) -> Option<AskedWhere> {
+        self.last.as_ref().map(|skim| match skim.found {
+            None => AskedWhere::Nowhere,
+            Some(_) if skim.called > 0 => AskedWhere::Kernel,
+            Some(_) => AskedWhere::Memory,
+        })
+    }
 }
 
 /// True if it has paid to look before the first system call. A process of this host that sends as
@@ -186,27 +223,6 @@ impl Context {
         self.attention.peek(peek).unwrap_or(Waited::TooFew)
     }
 
-    /// How long a program with an event loop looks for more, before it waits for the queue's
-    /// descriptor. None: it waits at once.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn second_look(&self, queue: &QueueCore) -> Option<Duration> {
-        self.spin(queue)?;
-        queue.pace().peek(None)
-    }
-
-    /// Looks at memory for `limit` at most, for a program with an event loop, which is about to wait
-    /// for the queue's descriptor.
-    #[cfg(feature = "tokio")]
-    pub(super) fn look_for<E: From<RawEvent>>(
-        &self,
-        queue: &QueueCore,
-        want: &mut Want<'_, E>,
-        limit: Duration,
-    ) -> Waited {
-        let peek = || self.peek_alone(queue, want.min, limit, Some(want));
-        self.attention.peek(peek).unwrap_or(Waited::TooFew)
-    }
-
     /// Looks once, for a thread that does not wait, and takes what it finds. The second value is
     /// true if a device was asked and has nothing else.
     pub(super) fn peek_in_passing<E: From<RawEvent>>(
@@ -228,52 +244,63 @@ impl Context {
         queue: &QueueCore,
         min: usize,
         limit: Duration,
-        mut want: Option<&mut Want<'_, E>>,
+        want: Option<&mut Want<'_, E>>,
     ) -> Waited {
-        let mut now = self.clock.about();
-        let yields_from = now + UNYIELDING;
-        if self.attention.lacks_leader(now) {
+        if self.attention.lacks_leader(self.clock.about()) {
             return Waited::TooFew;
         }
-        let until = now + limit;
-        let (mut paid, mut got, mut yields, mut at) = (false, 0, 0, DeviceSet::default());
+        let looks = self.look_until(queue, min, (limit, UNYIELDING), want);
+        queue.pace().note_peek(Some(limit), self.has_paid(&looks));
+        looks.waited
+    }
+
+    /// True if it has paid to look.
+    pub(super) fn has_paid(&self, looks: &Looks) -> bool {
+        let at = looks.last.as_ref().map(|skim| skim.at).unwrap_or_default();
+        let found = looks.waited != Waited::TooFew || looks.want_turn();
+        pays(found, looks.yields, || self.lock().devices.are_processes(at))
+    }
+
+    /// Looks again and again, for `limit` at most, and yields between looks after `unyielding`.
+    pub(super) fn look_until<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        min: usize,
+        (limit, unyielding): (Duration, Duration),
+        mut want: Option<&mut Want<'_, E>>,
+    ) -> Looks {
+        let mut now = self.clock.about();
+        let (until, yields_from) = (now + limit, now + unyielding);
+        let (mut yields, mut last) = (0, None);
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
             let skim = self.skim(Some(now), None, WAITING, want.as_deref_mut().map(|w| (queue, w)));
-            (got, at) = (skim.got, skim.at);
-            match skim.found {
-                _ if got > 0 => break,
-                Some(false) => {
-                    now = self.clock.about();
-                    if now >= until {
-                        break;
-                    }
-                    match skim.called {
-                        _ if now >= yields_from => {
-                            yields += 1;
-                            yield_now();
-                        }
-                        0 => std::hint::spin_loop(),
-                        took => self.rest(took / REST),
-                    }
-                }
-                // There is no device to ask.
-                None => break,
-                Some(true) => {
-                    paid = true;
+            let Skim { found, called, got, .. } = *last.insert(skim);
+            // Something has come, or there is no device to ask.
+            if got > 0 || found != Some(false) {
+                break;
+            }
+            now = self.clock.about();
+            if now >= until {
+                break;
+            }
+            if now >= yields_from {
+                yields += 1;
+                if self.yield_core() {
                     break;
                 }
+            } else if called == 0 {
+                std::hint::spin_loop();
+            } else {
+                self.rest(called / REST);
             }
         }
         self.attention.note_find();
-        let waited = match got {
+        let waited = match last.as_ref().map_or(0, |skim| skim.got) {
             0 if queue.len() >= min => Waited::There,
             0 => Waited::TooFew,
             n => Waited::Got(n),
         };
-        let found = waited != Waited::TooFew || paid;
-        let pays = pays(found, yields, || self.lock().devices.are_processes(at));
-        queue.pace().note_peek(Some(limit), pays);
-        waited
+        Looks { waited, yields, last }
     }
 
     /// Takes the small messages that a look finds. `now` is the time, if the thread has read the

@@ -3,6 +3,7 @@ use std::os::fd::AsRawFd;
 use super::*;
 use crate::api::{
     Completion, EventQueue, Options, QueueOptions, RecvFlags, Socket, SocketType, Token, Transport,
+    WaitPolicy,
 };
 use crate::progress::EdgeLoop;
 
@@ -64,7 +65,7 @@ fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
             match queue.drive_into(&mut events, 8, None) {
                 Driven::Found { .. } => return events.pop().map(|e| e.token()),
                 Driven::Asleep if is_told => return None,
-                Driven::Asleep | Driven::Again => {}
+                Driven::Asleep | Driven::Looking | Driven::Again => {}
             }
         }
     };
@@ -74,6 +75,60 @@ fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
     client.send(&sends, Token(0), *b"two").unwrap();
     program.wait();
     assert_eq!(found(true), Some(Token(2)), "a sleep was announced, and no word comes again");
+}
+
+/// Looks in slices until the look is over, or has found something.
+fn look(queue: &EventQueue, events: &mut Vec<Event>, look: &mut LoopLook) -> Driven {
+    loop {
+        match queue.drive_into(events, 8, Some(look)) {
+            Driven::Looking => {}
+            driven => return driven,
+        }
+    }
+}
+
+#[test]
+fn a_driver_looks_for_as_long_as_that_pays() {
+    let queues = queues_of_two_shards();
+    let (server, client) = connected(&queues);
+    let [queue, sends] = queues;
+    let mut events = Vec::new();
+    // A message that is there is found. The background thread may have led during the set-up.
+    server.recv(&queue, Token(1), vec![0; 8], RecvFlags::NONE).unwrap();
+    let mut under_way = queue.begin_look().expect("a new queue looks");
+    client.send(&sends, Token(0), *b"one").unwrap();
+    while !matches!(look(&queue, &mut events, &mut under_way), Driven::Found { .. }) {}
+    assert_eq!(events.pop().map(|e| e.token()), Some(Token(1)));
+
+    // Looks that find nothing end with a sleep, and after some of them no driver spins any more.
+    // While the background thread leads, a look ends at once, and says nothing.
+    let mut looks = 0;
+    while let Some(mut next) = queue.begin_look().filter(LoopLook::spins) {
+        let end = look(&queue, &mut events, &mut next);
+        assert!(matches!(end, Driven::Asleep | Driven::Again), "{end:?}");
+        looks += 1;
+        assert!(looks < 1_000_000);
+    }
+    assert!(events.is_empty());
+
+    // A message that ends a sleep soon brings the looks back. A busy machine makes sleeps long.
+    let came_back = (0..10_000).any(|_| {
+        server.recv(&queue, Token(1), vec![0; 8], RecvFlags::NONE).unwrap();
+        while queue.drive_into(&mut events, 8, None) != Driven::Asleep {}
+        client.send(&sends, Token(0), *b"soon").unwrap();
+        while !matches!(queue.drive_into(&mut events, 8, None), Driven::Found { .. }) {}
+        assert_eq!(events.pop().map(|e| e.token()), Some(Token(1)));
+        sends.next().unwrap();
+        queue.begin_look().is_some_and(|look| look.spins())
+    });
+    assert!(came_back);
+}
+
+#[test]
+fn a_driver_whose_queue_must_not_spin_sleeps_at_once() {
+    let options = QueueOptions::new().with_wait(WaitPolicy::Notify);
+    let queue = EventQueue::with_options(&options).unwrap();
+    assert!(queue.begin_look().is_none());
 }
 
 /// An epoll set takes a descriptor once, and two reactors of a runtime may have queues in one shard.
