@@ -75,7 +75,7 @@ impl Context {
         }
         let peek = look.peek.take();
         let times = peek.map_or((SLICE, Duration::ZERO), |limit| (limit, UNYIELDING));
-        let slice = || self.look_until(queue, want.min, times, Some(want));
+        let slice = || self.look_until(queue, want.min, now, times, Some(want));
         // One thread of a shard that looks is enough.
         let Some(looks) = self.attention.peek(slice) else { return SliceEnd::Over };
         if peek.is_some() {

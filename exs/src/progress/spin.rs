@@ -246,10 +246,11 @@ impl Context {
         limit: Duration,
         want: Option<&mut Want<'_, E>>,
     ) -> Waited {
-        if self.attention.lacks_leader(self.clock.about()) {
+        let now = self.clock.about();
+        if self.attention.lacks_leader(now) {
             return Waited::TooFew;
         }
-        let looks = self.look_until(queue, min, (limit, UNYIELDING), want);
+        let looks = self.look_until(queue, min, now, (limit, UNYIELDING), want);
         queue.pace().note_peek(Some(limit), self.has_paid(&looks));
         looks.waited
     }
@@ -261,15 +262,16 @@ impl Context {
         pays(found, looks.yields, || self.lock().devices.are_processes(at))
     }
 
-    /// Looks again and again, for `limit` at most, and yields between looks after `unyielding`.
+    /// Looks again and again, from `now` for `limit` at most, and yields between looks after `unyielding`.
+    #[inline]
     pub(super) fn look_until<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
         min: usize,
+        mut now: Time,
         (limit, unyielding): (Duration, Duration),
         mut want: Option<&mut Want<'_, E>>,
     ) -> Looks {
-        let mut now = self.clock.about();
         let (until, yields_from) = (now + limit, now + unyielding);
         let (mut yields, mut last) = (0, None);
         while queue.len() < min && self.posters.load(Ordering::Relaxed) == 0 {
