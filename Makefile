@@ -121,7 +121,7 @@ fuzz: ## Fuzz each decoder for FUZZ_SECONDS (60); needs a nightly toolchain
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/scripts/fuzz.sh
 
 .PHONY: miri
-miri: ## Run the tests of the memory floor and the shared rings under Miri; needs a nightly toolchain with it
+miri: ## Run the tests of memory, of shared rings and of futures under Miri; needs a nightly toolchain with it
 	@tests/scripts/miri.sh
 
 .PHONY: tsan

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the memory floor and of the shared rings under Miri, which sees undefined behaviour
-# that a plain run survives.
+# Runs the tests of the memory floor, of the shared rings and of the memory that futures hand over
+# under Miri, which sees undefined behaviour that a plain run survives.
 set -euo pipefail
 
 say() { printf 'miri: %s\n' "$*" >&2; }
@@ -15,5 +15,5 @@ cargo +nightly miri --version >/dev/null 2>&1 || {
 # Generated cases cost a thousand times more here; a few of them reach each path.
 export PROPTEST_CASES=${PROPTEST_CASES:-8}
 # Without `verbs`: Miri cannot call into C libraries.
-[ $# -gt 0 ] || set -- mem:: shm::ring shm::ring_window
-exec cargo +nightly miri test -p exs --lib --features internals,tracing -- "$@"
+[ $# -gt 0 ] || set -- mem:: shm::ring shm::ring_window aio::slots
+exec cargo +nightly miri test -p exs --lib --features internals,tracing,bytes,futures -- "$@"

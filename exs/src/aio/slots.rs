@@ -143,21 +143,4 @@ pub(super) fn split(token: Token) -> (usize, u32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_keep_slot_and_tag() {
-        assert_eq!(split(token(0, 0)), (0, 0));
-        assert_eq!(split(token(u32::MAX as usize, 7)), (u32::MAX as usize, 7));
-        assert_eq!(split(token(12, u32::MAX)), (12, u32::MAX));
-    }
-
-    #[test]
-    fn the_last_use_frees_the_slot() {
-        let uses = Uses::owned();
-        uses.add();
-        assert!(!uses.end());
-        assert!(uses.end());
-    }
-}
+mod tests;
