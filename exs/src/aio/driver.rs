@@ -110,18 +110,21 @@ impl RuntimeDriver {
             let queue = reactor.queue();
             // The readiness above is older than the question to the kernel, so what comes after that
             // question is not cleared with it.
-            let driven = queue.drive_into(&mut self.events, BATCH, self.look.as_mut());
-            if driven != Driven::Looking {
+            let driven = match &mut self.look {
+                Some(look) => queue.look_into(&mut self.events, BATCH, look),
+                None => Some(queue.drive_into(&mut self.events, BATCH)),
+            };
+            if driven.is_some() {
                 self.look = None;
             }
             let sleeps = match driven {
-                Driven::Found { asked } => {
+                Some(Driven::Found { asked }) => {
                     self.look = queue.begin_look();
                     let comes_again = self.look.is_some() || self.output.expected;
                     asked && !comes_again && queue.announce_sleep()
                 }
-                Driven::Asleep => true,
-                Driven::Looking | Driven::Again => false,
+                Some(Driven::Asleep) => true,
+                Some(Driven::Again) | None => false,
             };
             if sleeps {
                 ready.into_iter().flatten().for_each(|mut ready| ready.clear_ready());

@@ -216,22 +216,37 @@ impl EventQueue {
     }
 
     /// As a dequeue that does not wait, for a program that learns of the descriptor's readiness once
-    /// (EPOLLET), at any time. So it always asks the kernel before it announces a sleep. With
-    /// `look`, it announces none before the look is over.
+    /// (EPOLLET), at any time. So it always asks the kernel before it announces a sleep.
     #[cfg(feature = "tokio")]
-    pub(crate) fn drive_into(
-        &self,
-        out: &mut Vec<Event>,
-        max: usize,
-        look: Option<&mut LoopLook>,
-    ) -> Driven {
+    pub(crate) fn drive_into(&self, out: &mut Vec<Event>, max: usize) -> Driven {
         let context = self.core.context();
         context.nudge(&self.core);
         let mut driven = Driven::Found { asked: false };
         if self.core.is_empty() {
-            driven = context.drive_once(&self.core, &mut Want { min: 1, max, out }, look);
+            driven = context.drive_once(&self.core, 1);
         }
         if matches!(driven, Driven::Found { .. }) {
+            self.core.take(max, out);
+        }
+        driven
+    }
+
+    /// The same for a program that looks for events before it sleeps. None: the look goes on, and the
+    /// program must come again behind its other work.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn look_into(
+        &self,
+        out: &mut Vec<Event>,
+        max: usize,
+        look: &mut LoopLook,
+    ) -> Option<Driven> {
+        let context = self.core.context();
+        context.nudge(&self.core);
+        let mut driven = Some(Driven::Found { asked: false });
+        if self.core.is_empty() {
+            driven = context.look_once(&self.core, &mut Want { min: 1, max, out }, look);
+        }
+        if matches!(driven, Some(Driven::Found { .. })) {
             self.core.take(max - out.len(), out);
         }
         driven

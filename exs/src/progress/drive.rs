@@ -32,8 +32,6 @@ use super::Error;
 use super::background::PASSING_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
-#[cfg(feature = "tokio")]
-use super::loop_look::{LoopLook, SliceEnd};
 use super::queue::{DriveFds, FdUse, QueueCore, Want};
 use super::wait::{Waited, io_error};
 #[cfg(feature = "tokio")]
@@ -53,9 +51,6 @@ const EARLY: u32 = 1024;
 pub(crate) enum Driven {
     /// Events. `asked`: the thread has asked the kernel before.
     Found { asked: bool },
-    /// Nothing yet. The program must come again behind its other work: the look goes on.
-    #[cfg(feature = "tokio")]
-    Looking,
     /// Nothing. The sleep of the program is announced.
     Asleep,
     /// There is something to do, or another thread is about to leave the lead: the program must come
@@ -76,7 +71,7 @@ pub(super) enum DriveTurn {
 }
 
 /// What a turn for a queue's events has found.
-enum LedFor {
+pub(super) enum LedFor {
     /// Enough events. `asked` as in [`Driven::Found`].
     Found { asked: bool },
     /// Too few.
@@ -307,7 +302,7 @@ impl Context {
             match self.drive_turn(queue, want.min.max(1), ask)? {
                 Driven::Found { .. } => return Ok(Waited::There),
                 Driven::Asleep => return Ok(Waited::of(queue.len() >= want.min)),
-                _ => ask = true,
+                Driven::Again => ask = true,
             }
         }
         // The shard has more to do: the wake-up keeps the descriptor readable.
@@ -316,34 +311,18 @@ impl Context {
     }
 
     /// As `drive`, for a program that may have learnt at any time that the descriptor is readable, and
-    /// learns it once. So the thread always asks the kernel before it announces a sleep. With `look`, it
-    /// looks for what it finds without a lead, and announces no sleep before the look is over.
+    /// learns it once. So the thread always asks the kernel before it announces a sleep.
     #[cfg(feature = "tokio")]
-    pub(crate) fn drive_once<E: From<RawEvent>>(
-        &self,
-        queue: &QueueCore,
-        want: &mut Want<'_, E>,
-        look: Option<&mut LoopLook>,
-    ) -> Driven {
+    pub(crate) fn drive_once(&self, queue: &QueueCore, min: usize) -> Driven {
         let slept = self.disarm().then(|| self.drive.slept_for(self.about_now()));
-        let looked = look.map_or(SliceEnd::Over, |look| self.look_on(queue, want, look));
-        let led = match looked {
-            SliceEnd::Found => return Driven::Found { asked: false },
-            SliceEnd::GoesOn => return Driven::Looking,
-            SliceEnd::WantsTurn | SliceEnd::Over => self.lead_for(queue, want.min, true),
-        };
-        match led {
-            Ok(LedFor::Found { asked }) => {
-                if let Some(slept) = slept {
-                    queue.pace().note_sleep(slept);
-                }
-                Driven::Found { asked }
-            }
-            Ok(LedFor::Nothing(DriveTurn::Led)) if looked == SliceEnd::WantsTurn => Driven::Looking,
-            Ok(LedFor::Nothing(turn)) => self.arm_after(turn),
-            // The kernel's error comes again if it lasts.
-            Err(_) => Driven::Again,
+        // The kernel's error comes again if it lasts.
+        let driven = self.drive_turn(queue, min, true).unwrap_or(Driven::Again);
+        if let Some(slept) = slept
+            && matches!(driven, Driven::Found { .. })
+        {
+            queue.pace().note_sleep(slept);
         }
+        driven
     }
 
     /// A turn for a program that waits for the queue's descriptor, and wants `min` events. If it finds
@@ -356,7 +335,12 @@ impl Context {
     }
 
     /// The same, and arms no shard.
-    fn lead_for(&self, queue: &QueueCore, min: usize, ask: bool) -> Result<LedFor, Error> {
+    pub(super) fn lead_for(
+        &self,
+        queue: &QueueCore,
+        min: usize,
+        ask: bool,
+    ) -> Result<LedFor, Error> {
         queue.begin_quiet();
         let led = self.lead_once(ask, || ());
         if queue.len() >= min {

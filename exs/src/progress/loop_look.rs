@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use super::context::Context;
+use super::drive::{DriveTurn, Driven, LedFor};
 use super::event::RawEvent;
 use super::pace::Spin;
 use super::queue::{QueueCore, Want};
@@ -41,8 +42,7 @@ impl LoopLook {
 }
 
 /// The result of a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SliceEnd {
+enum SliceEnd {
     /// Events.
     Found,
     /// Nothing yet. The look goes on.
@@ -57,12 +57,39 @@ impl Context {
     /// Begins a look of a driver that has found events, where looks have lately paid. None: the driver
     /// must sleep at once.
     pub(crate) fn begin_look(&self, queue: &QueueCore) -> Option<LoopLook> {
-        let (peek, spin) = (queue.pace().peek_in_loop(), self.spin(queue));
+        let (peek, spin) = (queue.pace().peek_in_loop(SLICE), self.spin(queue));
         (peek.is_some() || spin.is_some()).then_some(LoopLook { peek, spin, begun: None })
     }
 
-    /// A slice of a look.
-    pub(super) fn look_on<E: From<RawEvent>>(
+    /// Goes on with a look, and wants `want.min` events. None: it has found too few yet, and the driver must
+    /// come again behind the other work of its event loop.
+    pub(crate) fn look_once<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        want: &mut Want<'_, E>,
+        look: &mut LoopLook,
+    ) -> Option<Driven> {
+        let min = want.min;
+        // The background thread may have armed the shard meanwhile.
+        self.disarm();
+        match self.look_for_a_slice(queue, want, look) {
+            SliceEnd::Found => Some(Driven::Found { asked: false }),
+            SliceEnd::GoesOn => None,
+            SliceEnd::WantsTurn => match self.lead_for(queue, min, true) {
+                Ok(LedFor::Found { asked }) => {
+                    queue.pace().note_find();
+                    Some(Driven::Found { asked })
+                }
+                Ok(LedFor::Nothing(DriveTurn::Led)) => None,
+                Ok(LedFor::Nothing(turn)) => Some(self.arm_after(turn)),
+                // The kernel's error comes again if it lasts.
+                Err(_) => Some(Driven::Again),
+            },
+            SliceEnd::Over => Some(self.drive_once(queue, min)),
+        }
+    }
+
+    fn look_for_a_slice<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
         want: &mut Want<'_, E>,

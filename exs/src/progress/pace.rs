@@ -137,10 +137,10 @@ impl Pace {
         Some(limit.map_or(most, |limit| limit.min(most)))
     }
 
-    /// The same for the driver of an event loop, which no policy keeps from running its loop.
+    /// The same for the driver of an event loop, which must sleep at once by the policy Notify.
     #[cfg(feature = "tokio")]
-    pub(super) fn peek_in_loop(&self) -> Option<Duration> {
-        if self.policy() == WaitPolicy::Notify { None } else { self.peek(Some(PEEK)) }
+    pub(super) fn peek_in_loop(&self, limit: Duration) -> Option<Duration> {
+        if self.policy() == WaitPolicy::Notify { None } else { self.peek(Some(limit)) }
     }
 
     /// Such a peek has ended. One that was cut short says nothing of a longer one.
@@ -371,7 +371,7 @@ mod tests {
         busy.set_policy(WaitPolicy::Notify);
         assert_eq!((busy.policy(), busy.spin(false)), (WaitPolicy::Notify, None));
         #[cfg(feature = "tokio")]
-        assert_eq!(busy.peek_in_loop(), None);
+        assert_eq!(busy.peek_in_loop(PEEK), None);
     }
 
     #[test]

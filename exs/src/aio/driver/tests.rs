@@ -57,15 +57,15 @@ fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
     // The background thread may have led during the set-up, and would find the messages. A dequeue
     // asks it to leave, and it leaves a shard alone in which a sleep is announced.
     while !queue.announce_sleep() {
-        queue.drive_into(&mut events, 8, None);
+        queue.drive_into(&mut events, 8);
         assert!(events.is_empty(), "no message has been sent");
     }
     let mut found = |is_told: bool| {
         loop {
-            match queue.drive_into(&mut events, 8, None) {
+            match queue.drive_into(&mut events, 8) {
                 Driven::Found { .. } => return events.pop().map(|e| e.token()),
                 Driven::Asleep if is_told => return None,
-                Driven::Asleep | Driven::Looking | Driven::Again => {}
+                Driven::Asleep | Driven::Again => {}
             }
         }
     };
@@ -80,9 +80,8 @@ fn no_sleep_is_announced_before_a_message_that_an_edge_has_reported() {
 /// Looks in slices until the look is over, or has found something.
 fn look(queue: &EventQueue, events: &mut Vec<Event>, look: &mut LoopLook) -> Driven {
     loop {
-        match queue.drive_into(events, 8, Some(look)) {
-            Driven::Looking => {}
-            driven => return driven,
+        if let Some(driven) = queue.look_into(events, 8, look) {
+            return driven;
         }
     }
 }
@@ -114,9 +113,9 @@ fn a_driver_looks_for_as_long_as_that_pays() {
     // A message that ends a sleep soon brings the looks back. A busy machine makes sleeps long.
     let came_back = (0..10_000).any(|_| {
         server.recv(&queue, Token(1), vec![0; 8], RecvFlags::NONE).unwrap();
-        while queue.drive_into(&mut events, 8, None) != Driven::Asleep {}
+        while queue.drive_into(&mut events, 8) != Driven::Asleep {}
         client.send(&sends, Token(0), *b"soon").unwrap();
-        while !matches!(queue.drive_into(&mut events, 8, None), Driven::Found { .. }) {}
+        while !matches!(queue.drive_into(&mut events, 8), Driven::Found { .. }) {}
         assert_eq!(events.pop().map(|e| e.token()), Some(Token(1)));
         sends.next().unwrap();
         queue.begin_look().is_some_and(|look| look.spins())

@@ -4,15 +4,13 @@ use super::*;
 use crate::progress::devices::Devices;
 use crate::progress::drive::Driven;
 use crate::progress::edge_loop::EdgeLoop;
-use crate::progress::event::RawEvent;
 use crate::progress::options::QueueOptions;
-use crate::progress::queue::{QueueCore, Want};
+use crate::progress::queue::QueueCore;
 
 /// A dequeue that does not wait, of a program that waits for the queue's descriptor.
 fn dequeue(context: &Context, queue: &QueueCore) -> Driven {
-    let mut none: Vec<RawEvent> = Vec::new();
-    let driven = context.drive_once(queue, &mut Want { min: 1, max: 1, out: &mut none }, None);
-    assert!(none.is_empty(), "there is no operation");
+    let driven = context.drive_once(queue, 1);
+    assert!(queue.is_empty(), "there is no operation");
     driven
 }
 
