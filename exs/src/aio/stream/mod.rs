@@ -4,8 +4,8 @@
 //! until they return, and the peer's RNIC may write to the memory of a receive later. So a stream
 //! has buffers of its own, which are registered once for all streams of a reactor (`pool`).
 //!
-//! - `rx`: two receives are posted ahead, so that large data are written straight into them. Their
-//!   size follows the data.
+//! - `rx`: receives are posted ahead, so that large data are written straight into them. Their size
+//!   and their number follow the data.
 //! - `tx`: a write is copied once, into a buffer that the RNIC reads. The first small write leaves
 //!   at once. Small writes behind it wait for each other until the task flushes, reads, or ends
 //!   its turn.

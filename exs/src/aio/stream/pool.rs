@@ -27,6 +27,16 @@ impl Size {
         }
     }
 
+    /// How many receives of this size a stream posts ahead. With four bulk ones, and as many sends, neither
+    /// end waits for the other while both copy: 1.15 times as much over the software RNIC as with two, and
+    /// 1.5 times as much over shared memory.
+    pub(super) const fn ahead(self) -> usize {
+        match self {
+            Size::Small | Size::Large => 2,
+            Size::Bulk => 4,
+        }
+    }
+
     /// The size that holds this many bytes, or the largest one.
     pub(super) fn of(len: usize) -> Size {
         let holds = |size: &Size| len <= size.bytes();

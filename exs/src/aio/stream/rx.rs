@@ -11,9 +11,6 @@ use super::pool::{BufferPool, Size};
 use super::wakers::Wakers;
 use crate::api::{Buffer, Error, Event};
 
-/// The receives that are posted ahead.
-const AHEAD: usize = 2;
-
 /// After this many receives that smaller buffers would have held, smaller ones are posted.
 const SMALL_RUN: u32 = 16;
 
@@ -122,7 +119,7 @@ pub(super) struct ReadSide {
 impl ReadSide {
     pub(super) fn new() -> ReadSide {
         ReadSide {
-            receives: VecDeque::with_capacity(AHEAD),
+            receives: VecDeque::with_capacity(Size::Small.ahead()),
             in_flight: 0,
             first: 0,
             next: 0,
@@ -205,7 +202,7 @@ impl ReadSide {
         pool: &BufferPool,
         mut post: impl FnMut(u32, Buffer) -> Result<(), (Error, Buffer)>,
     ) {
-        while self.receives.len() < AHEAD && self.is_open() {
+        while self.receives.len() < self.sizing.size.ahead() && self.is_open() {
             let number = self.next;
             self.next = number.wrapping_add(1) & super::NUMBERS;
             let posted = pool.take(self.sizing.size).and_then(|buffer| {

@@ -8,9 +8,8 @@ use super::pool::{BufferPool, Size};
 use super::wakers::Wakers;
 use crate::api::{Buffer, Error, Event};
 
-/// The most sends of one stream in flight, and the most of their bytes. A write beyond waits.
+/// The most sends of one stream in flight. A write beyond waits.
 const MOST_SENDS: u32 = 4;
-const MOST_BYTES: usize = 768 << 10;
 
 /// A write of this many bytes or more does not wait for others, unless sends are in flight.
 const LARGE: usize = 16 << 10;
@@ -44,9 +43,8 @@ pub(super) struct WriteSide {
     kept: Option<KeptBytes>,
     /// A small buffer that was used before, for the next bytes that wait.
     small: Option<Buffer>,
-    /// The sends in flight, and their bytes.
+    /// The sends in flight.
     in_flight: u32,
-    bytes_in_flight: usize,
     /// No write since the task has flushed, has begun to wait for the peer, or has ended its turn.
     /// The first write leaves at once, and those behind it wait for each other.
     fresh: bool,
@@ -65,7 +63,6 @@ impl WriteSide {
             kept: None,
             small: None,
             in_flight: 0,
-            bytes_in_flight: 0,
             fresh: true,
             listed: false,
             shut: false,
@@ -86,7 +83,6 @@ impl WriteSide {
             self.error.get_or_insert_with(|| error.clone());
         }
         if let Some(buffer) = event.take_buffer() {
-            self.bytes_in_flight = self.bytes_in_flight.saturating_sub(buffer.len());
             pool.give(buffer);
         }
         self.wakers.take_into(wakers);
@@ -192,7 +188,6 @@ impl WriteSide {
         match port.send(buffer) {
             Ok(()) => {
                 self.in_flight += 1;
-                self.bytes_in_flight += len;
                 Ok(())
             }
             Err((error, buffer)) => {
@@ -230,7 +225,7 @@ impl WriteSide {
 
     /// True if a write would wait.
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight >= MOST_SENDS || self.bytes_in_flight >= MOST_BYTES
+        self.in_flight >= MOST_SENDS
     }
 
     /// The stream is dropped: its buffers are another's.
