@@ -208,6 +208,11 @@ bench-kernel: setup-demo ## Asynchronous sends on kernel sockets beside a blocki
 bench-cores: setup-demo ## How programs use all cores, over EXS and plain TCP, beside the aims (about ten minutes)
 	$(BUILD) run --quiet $(RELEASE) exs-perf -- cores $(BENCH_ARGS)
 
+# BENCH_ARGS="http 3 --clients=64" measures requests of 64 connections alone, BENCH_ARGS=--help tells the rest.
+.PHONY: bench-async
+bench-async: setup-demo ## Streams of exs::aio beside tokio's TcpStream: echo, bulk, axum with hyper, many connections (a minute)
+	$(BUILD) run --quiet $(LOCKED) --release -p exs-async-examples --bin exs-aio-bench -- $(BENCH_ARGS)
+
 .PHONY: bench-c
 bench-c: lib ## A bulk sender, and round trips by poll and epoll, in C through libexs beside kernel sockets
 	@tests/c/bench.sh $(OUT)/lib $(OUT)/c-bench $(BENCH_ARGS)

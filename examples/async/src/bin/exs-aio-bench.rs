@@ -424,9 +424,23 @@ fn many<N: Net>(net: N) -> Result<f64> {
     })
 }
 
-fn median(figures: &mut [f64]) -> f64 {
+/// None: nothing was measured.
+fn median(figures: &mut [f64]) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+    figures.get(figures.len() / 2).copied()
+}
+
+/// Prints the medians of the kinds that were measured, and their ratios to TCP.
+fn print_figures(scenario: Scenario, unit: &str, medians: [Option<f64>; 3]) {
+    let mut line = format!("{:6}", name_of(scenario));
+    for (kind, median) in Kind::value_variants().iter().zip(medians) {
+        let Some(median) = median else { continue };
+        line += &format!(" {:>5} {median:9.2} {unit}", name_of(*kind));
+        if let (Some(tcp), Kind::Soft | Kind::Shm) = (medians[0], kind) {
+            line += &format!(" ({:.2} of TCP)", median / tcp);
+        }
+    }
+    println!("{line}");
 }
 
 /// The name of a scenario or a kind on the command line.
@@ -443,17 +457,12 @@ fn main() -> Result<()> {
         let mut figures = [const { Vec::new() }; 3];
         for _ in 0..config.rounds {
             for (kind, figures) in Kind::value_variants().iter().zip(&mut figures) {
-                let runs = config.only.is_none_or(|only| only == *kind);
-                figures.push(if runs { f(*kind)? * scale } else { f64::NAN });
+                if config.only.is_none_or(|only| only == *kind) {
+                    figures.push(f(*kind)? * scale);
+                }
             }
         }
-        let [tcp, soft, shm] = figures.each_mut().map(|f| median(f));
-        println!(
-            "{:6} tcp {tcp:10.2} {unit:9} soft {soft:10.2} ({:.2})  shm {shm:10.2} ({:.2})",
-            name_of(scenario),
-            soft / tcp,
-            shm / tcp
-        );
+        print_figures(scenario, unit, figures.each_mut().map(|f| median(f)));
         Result::Ok(())
     };
     macro_rules! each {
