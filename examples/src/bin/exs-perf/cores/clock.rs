@@ -10,17 +10,22 @@ use exs_tools::fail::Failure;
 /// Time before the clock starts; no longer than the run itself.
 const WARM_UP: Duration = Duration::from_millis(200);
 
+/// How long a run goes on in which no unit of work has ended.
+const LONGEST: Duration = Duration::from_secs(30);
+
 /// When the threads of a run count, and when they end.
 pub(super) struct Clock {
     gate: Barrier,
     counting: AtomicBool,
+    /// A unit of work was counted.
+    counted: AtomicBool,
     over: AtomicBool,
 }
 
 impl Clock {
     fn new(threads: usize) -> Clock {
-        let gate = Barrier::new(threads + 1);
-        Clock { gate, counting: AtomicBool::new(false), over: AtomicBool::new(false) }
+        let (gate, no) = (Barrier::new(threads + 1), || AtomicBool::new(false));
+        Clock { gate, counting: no(), counted: no(), over: no() }
     }
 
     /// A thread is ready. Returns when all are.
@@ -34,7 +39,11 @@ impl Clock {
 
     /// How much to count for one unit of work: nothing during the warm-up.
     pub(super) fn unit(&self) -> u64 {
-        u64::from(self.counting.load(Ordering::Relaxed))
+        let counts = self.counting.load(Ordering::Relaxed);
+        if counts && !self.counted.load(Ordering::Relaxed) {
+            self.counted.store(true, Ordering::Relaxed);
+        }
+        u64::from(counts)
     }
 }
 
@@ -53,8 +62,15 @@ where
         thread::sleep(WARM_UP.min(duration));
         clock.counting.store(true, Ordering::Relaxed);
         let begun = Instant::now();
-        // sleep-ok: a run is a time
-        thread::sleep(duration);
+        // Beside other programs a thread may not have the processor once in a short run.
+        loop {
+            // sleep-ok: a run is a time
+            thread::sleep(duration);
+            let counted = clock.counted.load(Ordering::Relaxed);
+            if counted || begun.elapsed() > LONGEST || workers.iter().any(|w| w.is_finished()) {
+                break;
+            }
+        }
         clock.counting.store(false, Ordering::Relaxed);
         let seconds = begun.elapsed().as_secs_f64();
         clock.over.store(true, Ordering::Relaxed);
@@ -64,4 +80,26 @@ where
         }
         Ok(sum as f64 / seconds)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_until_something_is_counted() {
+        let brief = Duration::from_millis(1);
+        let found = rate(1, brief, |_, clock| {
+            clock.ready();
+            while !clock.counting.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            let late = Instant::now();
+            while late.elapsed() < 10 * brief {
+                thread::yield_now();
+            }
+            Ok(clock.unit())
+        });
+        assert!(found.unwrap() > 0.0);
+    }
 }
