@@ -112,6 +112,8 @@ fn connect_with_few(transport: Transport, addr: SocketAddr, listens: bool) {
 fn connect_to_unused_port_with_few(transport: Transport) {
     // The last transport's error about the peer would not explain that this process lacks descriptors.
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // As above, no socket is closed.
+    let mut kept = Vec::new();
     for spare in 0..4 {
         let client = socket(transport);
         let starved = Starved::new(spare);
@@ -120,6 +122,7 @@ fn connect_to_unused_port_with_few(transport: Transport) {
         let needs = if transport == Transport::Soft { 1 } else { 2 };
         let wanted = if spare < needs { libc::EMFILE } else { libc::ECONNREFUSED };
         assert_eq!(error.errno(), wanted, "{transport}, {spare} descriptors: {error}");
+        kept.push(client);
     }
 }
 
