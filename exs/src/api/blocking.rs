@@ -256,10 +256,7 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// If the connection broke, or time is up.
     pub fn recv(&self, bytes: &mut [u8]) -> Result<usize, Error> {
-        match self.socket.pass(bytes)? {
-            0 => self.recv_event(bytes, RecvFlags::NONE)?.into_result(),
-            n => Ok(n),
-        }
+        self.recv_event(bytes, RecvFlags::NONE)?.into_result()
     }
 
     /// Looks at what is there without taking it. Of a large seqpacket message that is
@@ -296,14 +293,9 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// As [`Blocking::recv`]; [`Error::EndOfStream`] if the stream ends before.
     pub fn recv_exact(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        let passed = self.socket.pass(bytes)?;
-        let rest = &mut bytes[passed..];
-        if passed > 0 && rest.is_empty() {
-            return Ok(());
-        }
-        let got = passed + self.recv_event(rest, RecvFlags::WAITALL)?.into_result()?;
-        if got < bytes.len() {
-            return Err(Error::EndOfStream { got, wanted: bytes.len() });
+        let n = self.recv_event(bytes, RecvFlags::WAITALL)?.into_result()?;
+        if n < bytes.len() {
+            return Err(Error::EndOfStream { got: n, wanted: bytes.len() });
         }
         Ok(())
     }

@@ -153,10 +153,7 @@ fn read(from: Blocking<'_>, buf: &mut [u8]) -> io::Result<usize> {
     if buf.is_empty() {
         return Ok(0);
     }
-    match from.socket.pass(buf)? {
-        0 => moved(from.recv_event(buf, crate::RecvFlags::NONE)),
-        n => Ok(n),
-    }
+    moved(from.recv_event(buf, crate::RecvFlags::NONE))
 }
 
 fn write(to: Blocking<'_>, buf: &[u8]) -> io::Result<usize> {

@@ -8,12 +8,9 @@
 //! not wait. A thread that does not come back for one to two sweeps has gone away: then the engine
 //! returns the connection, too. A program that polls descriptors is given more time ([`LeftBy`]).
 
-mod pass;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(in crate::progress) use self::pass::PassWait;
 use super::devices::DeviceTable;
 use super::eager::Visit;
 use super::sock::State;
@@ -50,7 +47,6 @@ enum Attendance {
         waiter: Arc<Waiter>,
         /// The thread waits for room to send, too.
         for_room: bool,
-        pass: PassWait,
     },
     /// No thread: the program has left the connection before the sweep of the number `since`, and most
     /// likely comes back.
@@ -164,15 +160,10 @@ pub(in crate::progress) struct Attendances<'e> {
 }
 
 impl Attendances<'_> {
-    /// The thread of `waiter` is about to wait for an operation of this connection, or without one: it
-    /// attends the connection from now on. False if it cannot: another thread attends the connection, or
-    /// the device has nothing that a thread could wait for.
-    pub(in crate::progress) fn attend(
-        &mut self,
-        id: SockId,
-        waiter: &Arc<Waiter>,
-        pass: PassWait,
-    ) -> bool {
+    /// The thread of `waiter` is about to wait for an operation of this connection: it attends the
+    /// connection from now on. False if it cannot: another thread attends the connection, or the
+    /// device has nothing that a thread could wait for.
+    pub(in crate::progress) fn attend(&mut self, id: SockId, waiter: &Arc<Waiter>) -> bool {
         let Ok(s) = self.sockets.find(id) else { return false };
         let (State::Open, Some(qp), device) = (&s.state, s.qp, s.place.device) else {
             return false;
@@ -191,8 +182,7 @@ impl Attendances<'_> {
             }
         };
         if taken && let Ok(s) = self.sockets.find(id) {
-            let waiter = Arc::clone(waiter);
-            s.attended.by = Attendance::Thread { waiter, for_room: false, pass };
+            s.attended.by = Attendance::Thread { waiter: Arc::clone(waiter), for_room: false };
         }
         taken
     }
@@ -259,14 +249,8 @@ impl Attendances<'_> {
     /// that thread must wait for room from now on: the caller must wake it.
     #[inline]
     fn woken_for_room(&mut self, index: u32) -> Option<Arc<Waiter>> {
-        let Attendance::Thread { waiter, for_room, pass } = &self.sockets[index].attended.by else {
-            return None;
-        };
-        // A thread that waits for room learns of the end of the connection by an event, if it has posted an
-        // operation.
-        if *for_room && matches!(pass, PassWait::Posted) {
-            return None;
-        }
+        let by = &self.sockets[index].attended.by;
+        let Attendance::Thread { waiter, for_room: false } = by else { return None };
         let (waiter, id) = (Arc::clone(waiter), self.sockets.id(index));
         (self.peek(id) != Some(IDLE)).then_some(waiter)
     }
