@@ -8,8 +8,9 @@ use super::pool::{BufferPool, Size};
 use super::wakers::Wakers;
 use crate::api::{Buffer, Error, Event};
 
-/// The most sends of one stream in flight. A write beyond waits.
-const MOST_SENDS: u32 = 4;
+/// The most sends of one stream in flight: as many as the peer has bulk receives ahead. A write beyond
+/// waits.
+const MOST_SENDS: usize = Size::Bulk.ahead();
 
 /// A write of this many bytes or more does not wait for others, unless sends are in flight.
 const LARGE: usize = 16 << 10;
@@ -44,7 +45,7 @@ pub(super) struct WriteSide {
     /// A small buffer that was used before, for the next bytes that wait.
     small: Option<Buffer>,
     /// The sends in flight.
-    in_flight: u32,
+    in_flight: usize,
     /// No write since the task has flushed, has begun to wait for the peer, or has ended its turn.
     /// The first write leaves at once, and those behind it wait for each other.
     fresh: bool,
