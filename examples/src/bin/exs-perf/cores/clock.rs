@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use exs_tools::fail::Failure;
 
+use super::ask::PATIENCE;
+
 /// Time before the clock starts; no longer than the run itself.
 const WARM_UP: Duration = Duration::from_millis(200);
-
-/// How long a run goes on in which no unit of work has ended.
-const LONGEST: Duration = Duration::from_secs(30);
 
 /// When the threads of a run count, and when they end.
 pub(super) struct Clock {
@@ -67,7 +66,7 @@ where
             // sleep-ok: a run is a time
             thread::sleep(duration);
             let counted = clock.counted.load(Ordering::Relaxed);
-            if counted || begun.elapsed() > LONGEST || workers.iter().any(|w| w.is_finished()) {
+            if counted || begun.elapsed() > PATIENCE || workers.iter().any(|w| w.is_finished()) {
                 break;
             }
         }
