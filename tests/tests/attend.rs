@@ -1,6 +1,7 @@
 //! Threads that share a shard and block, each in a call on its own connection: each waits for its
 //! connection itself. Every case begins with threads that are known to do so.
 
+use std::net::Shutdown;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
@@ -25,8 +26,10 @@ fn alone(what: &'static str) -> (Watchdog, MutexGuard<'static, ()>) {
     (Watchdog::new(what), one)
 }
 
+/// Connections without a keep-alive, whose probes would make good a wake-up that was lost.
 fn pair(transport: Transport) -> (Socket, Socket) {
-    stream_pair(&Options::default().with_transport(transport))
+    let options = Options::default().with_transport(transport);
+    stream_pair(&options.with_keep_alive(None).with_dead_after(None))
 }
 
 /// Waits until that many threads attend connections.
@@ -169,24 +172,168 @@ fn threads_that_send_on_one_connection_do_not_mix_their_bytes() {
     }
 }
 
+/// Small messages that a thread takes on a connection before it blocks there. From the first sleeps on
+/// it waits without a receive, and the bytes of a message pass to it.
+const BEFORE: usize = 20;
+
+/// Runs `blocked` in a thread that has taken messages of `own` before, and `act` once it blocks.
+fn blocked_after_messages<T: Send>(
+    (peer, own): (Socket, &Socket),
+    blocked: impl FnOnce() -> T + Send,
+    act: impl FnOnce(Socket),
+) -> T {
+    thread::scope(|scope| {
+        let (taken, before) = (channel(), attending_threads());
+        let thread = scope.spawn(move || {
+            for _ in 0..BEFORE {
+                own.blocking().recv_exact(&mut [0; 10]).unwrap();
+                taken.0.send(()).unwrap();
+            }
+            blocked()
+        });
+        for _ in 0..BEFORE {
+            until_threads_attend(before + 1);
+            peer.blocking().send_all(&[7; 10]).unwrap();
+            taken.1.recv().unwrap();
+        }
+        until_threads_attend(before + 1);
+        act(peer);
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn small_messages_pass_by_the_receives() {
+    let _one = alone("small_messages_pass_by_the_receives");
+    const MESSAGES: usize = 1000;
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            let (peer, own) = pair(transport);
+            let before = exs::counters().unwrap().events;
+            let receive = || {
+                for n in 0..MESSAGES {
+                    let mut bytes = [0; 64];
+                    own.blocking().recv_exact(&mut bytes).unwrap();
+                    check(5, n * 64, &bytes);
+                    own.blocking().send_all(&[1]).unwrap();
+                }
+            };
+            blocked_after_messages((peer, &own), receive, |peer| {
+                for n in 0..MESSAGES {
+                    peer.blocking().send_all(&pattern(5, n * 64, 64)).unwrap();
+                    peer.blocking().recv_exact(&mut [0]).unwrap();
+                }
+            });
+            let events = exs::counters().unwrap().events - before;
+            assert!(events < MESSAGES as u64, "{transport}: {events} events");
+        });
+    }
+}
+
+/// The thread waits without a receive, for less than what comes, for more, and for what does not pass.
+#[test]
+fn what_cannot_pass_takes_a_receive() {
+    let _one = alone("what_cannot_pass_takes_a_receive");
+    let cases: [(usize, &[usize]); 5] = [
+        (10, &[64]),
+        (64, &[10, 54]),
+        (1, &[2, 100_000]),
+        (1 << 20, &[1 << 20]),
+        (5000, &[4000, 1000]),
+    ];
+    for transport in BOTH {
+        for (room, sizes) in cases {
+            beside_blocked_threads(transport, || {
+                let (peer, own) = pair(transport);
+                let total: usize = sizes.iter().sum();
+                let receive = || {
+                    let (mut got, mut buffer) = (Vec::new(), vec![0; room]);
+                    while got.len() < total {
+                        let n = own.blocking().recv(&mut buffer).unwrap();
+                        assert!(n > 0, "{} of {total}", got.len());
+                        got.extend_from_slice(&buffer[..n]);
+                    }
+                    got
+                };
+                let got = blocked_after_messages((peer, &own), receive, |peer| {
+                    let mut at = 0;
+                    for size in sizes {
+                        peer.blocking().send_all(&pattern(6, at, *size)).unwrap();
+                        at += size;
+                    }
+                    std::mem::forget(peer);
+                });
+                check(6, 0, &got);
+            });
+        }
+    }
+}
+
+/// A receive that another thread posts comes before the wait of a thread without one.
+#[test]
+fn a_receive_comes_before_a_wait_without_one() {
+    let _one = alone("a_receive_comes_before_a_wait_without_one");
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            let (peer, own) = pair(transport);
+            let queue = EventQueue::new(8).unwrap();
+            let receive = || {
+                let mut bytes = [0; 8];
+                let n = own.blocking().recv(&mut bytes).unwrap();
+                bytes[..n].to_vec()
+            };
+            let last = blocked_after_messages((peer, &own), receive, |peer| {
+                own.recv(&queue, Token(1), vec![0; 8], RecvFlags::NONE).unwrap();
+                peer.blocking().send_all(b"first").unwrap();
+                let event = queue.next().unwrap();
+                assert_eq!(&event.into_buffer().unwrap()[..5], b"first");
+                peer.blocking().send_all(b"second").unwrap();
+                std::mem::forget(peer);
+            });
+            assert_eq!(last, b"second");
+        });
+    }
+}
+
 #[test]
 fn what_another_thread_does_ends_a_blocked_call() {
     let _one = alone("what_another_thread_does_ends_a_blocked_call");
     type Act = fn(Socket, &Socket);
     type Check = fn(Result<usize, Error>);
-    let acts: [(Act, Check); 4] = [
+    let acts: [(Act, Check); 7] = [
         (
-            |_peer, own| assert_eq!(own.cancel_all(), 1),
+            |peer, own| {
+                assert_eq!(own.cancel_all(), 1);
+                std::mem::forget(peer);
+            },
             |end| assert!(end.unwrap_err().is_cancelled()),
         ),
         (|peer, _own| drop(peer), |end| assert_eq!(end.unwrap(), 0)),
-        (|peer, _own| peer.abort(), |end| assert!(!end.unwrap_err().is_cancelled())),
+        (|peer, _own| peer.abort(), |end| assert_eq!(end.unwrap_err().errno(), libc::ECONNRESET)),
         (
             |peer, _own| {
-                peer.blocking().shutdown(std::net::Shutdown::Write).unwrap();
+                peer.blocking().shutdown(Shutdown::Write).unwrap();
                 std::mem::forget(peer);
             },
             |end| assert_eq!(end.unwrap(), 0),
+        ),
+        (
+            |peer, own| {
+                own.blocking().shutdown(Shutdown::Read).unwrap();
+                std::mem::forget(peer);
+            },
+            |end| assert_eq!(end.unwrap(), 0),
+        ),
+        (
+            |_peer, own| own.blocking().close().unwrap(),
+            |end| assert!(end.unwrap_err().is_cancelled()),
+        ),
+        (
+            |peer, own| {
+                own.abort();
+                std::mem::forget(peer);
+            },
+            |end| assert_eq!(end.unwrap_err().errno(), libc::ECONNABORTED),
         ),
     ];
     for transport in BOTH {
@@ -200,6 +347,11 @@ fn what_another_thread_does_ends_a_blocked_call() {
                     act(peer, &own);
                     check(blocked.join().unwrap());
                 });
+            });
+            beside_blocked_threads(transport, || {
+                let (peer, own) = pair(transport);
+                let receive = || own.blocking().recv(&mut [0; 100]);
+                check(blocked_after_messages((peer, &own), receive, |peer| act(peer, &own)));
             });
         }
     }

@@ -1,14 +1,16 @@
-//! Connections whose streams the program polls: a task of an asynchronous runtime, or an event loop.
+//! Connections that the program attends: a thread that blocks, a task of an asynchronous runtime, or an
+//! event loop that polls streams.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use super::Socket;
+use super::blocking::{keep, queue_for};
 #[cfg(feature = "tokio")]
 use super::{Event, EventQueue};
-use crate::progress::Ringer;
 #[cfg(feature = "tokio")]
 use crate::progress::Want;
+use crate::progress::{Error, Ringer};
 #[cfg(feature = "tokio")]
 use crate::session::VisitRead;
 use crate::sys::SharedStream;
@@ -46,6 +48,16 @@ pub enum RungBy {
 }
 
 impl Socket {
+    /// Waits for a small message on a connection that threads serve by blocking calls, and takes its bytes
+    /// without a receive. Returns their number; 0: a receive must be posted.
+    pub(super) fn pass(&self, bytes: &mut [u8]) -> Result<usize, Error> {
+        let Some((context, id)) = self.handle().home() else { return Ok(0) };
+        let queue = queue_for(self)?;
+        let passed = context.pass_to_thread(queue.core(), id, bytes);
+        keep(queue);
+        passed
+    }
+
     /// What can make a descriptor readable when data come.
     pub(super) fn rung_by(&self) -> RungBy {
         match self.handle().look(|engine, id| engine.rung_by(id)) {

@@ -256,7 +256,10 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// If the connection broke, or time is up.
     pub fn recv(&self, bytes: &mut [u8]) -> Result<usize, Error> {
-        self.recv_event(bytes, RecvFlags::NONE)?.into_result()
+        match self.socket.pass(bytes)? {
+            0 => self.recv_event(bytes, RecvFlags::NONE)?.into_result(),
+            n => Ok(n),
+        }
     }
 
     /// Looks at what is there without taking it. Of a large seqpacket message that is
@@ -293,9 +296,14 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// As [`Blocking::recv`]; [`Error::EndOfStream`] if the stream ends before.
     pub fn recv_exact(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        let n = self.recv_event(bytes, RecvFlags::WAITALL)?.into_result()?;
-        if n < bytes.len() {
-            return Err(Error::EndOfStream { got: n, wanted: bytes.len() });
+        let passed = self.socket.pass(bytes)?;
+        let rest = &mut bytes[passed..];
+        if passed > 0 && rest.is_empty() {
+            return Ok(());
+        }
+        let got = passed + self.recv_event(rest, RecvFlags::WAITALL)?.into_result()?;
+        if got < bytes.len() {
+            return Err(Error::EndOfStream { got, wanted: bytes.len() });
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::net::{Shutdown, SocketAddr};
 
-use super::{EventQueue, Socket, Token};
+use super::{EventQueue, OpError, Socket, Token};
 use crate::progress::{Error, Interest, ListenEnd, Op, Shard};
 
 impl Socket {
@@ -231,7 +231,14 @@ impl Socket {
     /// # Ok::<(), exs::Error>(())
     /// ```
     pub fn cancel_all(&self) -> usize {
-        self.cancel_where(|_| true)
+        self.cancel_where(|_| true) + self.cancel_pass()
+    }
+
+    /// Cancels the call of a thread that waits for data without a receive. Returns the number of such
+    /// calls.
+    fn cancel_pass(&self) -> usize {
+        let waits = self.handle().call(|e, id, _| e.end_pass(id, Err(OpError::Cancelled)));
+        usize::from(waits)
     }
 
     /// Cuts the connection at once. Every operation ends with an error, and the peer sees ECONNRESET:

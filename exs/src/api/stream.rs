@@ -153,7 +153,10 @@ fn read(from: Blocking<'_>, buf: &mut [u8]) -> io::Result<usize> {
     if buf.is_empty() {
         return Ok(0);
     }
-    moved(from.recv_event(buf, crate::RecvFlags::NONE))
+    match from.socket.pass(buf)? {
+        0 => moved(from.recv_event(buf, crate::RecvFlags::NONE)),
+        n => Ok(n),
+    }
 }
 
 fn write(to: Blocking<'_>, buf: &[u8]) -> io::Result<usize> {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::Error;
 use super::call::Ringing;
 use super::context::Context;
-use super::engine::{Engine, SockId};
+use super::engine::{Engine, PassWait, SockId};
 use super::lead::Lead;
 use super::pace::AT_HAND;
 use super::queue::QueueCore;
@@ -27,6 +27,7 @@ use super::spin::{LOOKS, NOBODY};
 use super::wait::{Waited, io_error};
 use super::waiter::{Waiter, waiter};
 use crate::rnic::{ATTENDED_READ, AttendedBlock, AttendedEnd, AttendedWait, Ready};
+use crate::session::VisitRead;
 use crate::sys::{HeldSignals, wait_ready};
 use crate::time::Time;
 
@@ -55,6 +56,15 @@ struct AttendedQueue<'a> {
     held: Option<HeldSignals>,
     /// The memory into which the thread reads.
     room: Vec<u8>,
+    /// The thread has posted no operation. It waits for the bytes of a message.
+    passing: Option<Passing<'a>>,
+}
+
+/// Where the bytes of messages go that pass by the receives.
+struct Passing<'a> {
+    out: &'a mut [u8],
+    /// The bytes that have come.
+    len: usize,
 }
 
 /// How a sleep ended.
@@ -98,17 +108,49 @@ impl Context {
         queue.enlist(&waiter);
         let held = exact.then(HeldSignals::new);
         let room = ROOM.try_with(Cell::take).unwrap_or_default();
-        let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room };
+        let passing = None;
+        let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room, passing };
         let result = self.attend(&mut wait);
         let _ = ROOM.try_with(|room| room.set(wait.room));
         queue.delist(&waiter);
         result
     }
 
+    /// Waits for the next small message on a connection that the thread attends again and again, and copies
+    /// its bytes to `out`. The message takes no receive and no event then. `queue` is the thread's own, and
+    /// nothing is in flight there. Returns the number of bytes; 0: the thread must post a receive.
+    ///
+    /// # Errors
+    /// Another thread has cancelled the operations of the socket, or has closed it.
+    pub(crate) fn pass_to_thread(
+        &self,
+        queue: &QueueCore,
+        id: SockId,
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        if out.is_empty() || !self.is_shared() {
+            return Ok(0);
+        }
+        self.reliance.note_wait();
+        let waiter = waiter()?;
+        waiter.wait_at(self.shard());
+        let room = ROOM.try_with(Cell::take).unwrap_or_default();
+        let passing = Some(Passing { out, len: 0 });
+        let mut wait =
+            AttendedQueue { queue, id, waiter: &waiter, deadline: None, held: None, room, passing };
+        let ended = self.attend(&mut wait);
+        let AttendedQueue { room, passing, .. } = wait;
+        let _ = ROOM.try_with(|kept| kept.set(room));
+        match (passing, ended) {
+            (Some(Passing { len, .. }), _) if len > 0 => Ok(len),
+            (_, ended) => ended.map(|_| 0),
+        }
+    }
+
     fn attend(&self, wait: &mut AttendedQueue<'_>) -> Result<Awaited, Error> {
-        let AttendedQueue { queue, id, waiter, .. } = *wait;
+        let AttendedQueue { id, waiter, .. } = *wait;
         let mut engine = self.lock();
-        if !engine.attendances().attend(id, waiter) {
+        if wait.cannot_pass(&engine) || !engine.attendances().attend(id, waiter, wait.pass()) {
             return Ok(Awaited::CannotAttend);
         }
         // The first turn rings the doorbell for sends that wait for it.
@@ -121,21 +163,18 @@ impl Context {
         loop {
             let now = self.clock.now_locked(None);
             let runs = turn || slept.is_some();
-            match slept.take() {
-                Some(Slept::Ready(ready)) => {
-                    engine.run_attended(id, AttendedEnd::Ready(ready), now, None);
-                }
-                Some(Slept::Read(read)) => {
-                    let read = read.map(|n| &wait.room[..n]);
-                    engine.run_attended(id, AttendedEnd::Read(read), now, None);
-                }
-                None => {}
+            if let Some(slept) = slept.take() {
+                wait.run(&mut engine, slept, now);
             }
-            if turn && queue.is_empty() {
+            if turn && !wait.is_over() {
                 turn = engine.run(now, false, Ringing::AtOnce);
             }
-            if !queue.is_empty() {
+            if wait.is_over() {
                 end = Some(Ok(Awaited::There));
+            } else if let Some(ended) = engine.attendances().pass_ended(id) {
+                end = Some(ended.map(|()| Awaited::CannotAttend).map_err(Error::Op));
+            } else if wait.cannot_pass(&engine) {
+                end = end.or(Some(Ok(Awaited::CannotAttend)));
             } else if wait.deadline.is_some_and(|deadline| deadline <= now) {
                 end = end.or(Some(Ok(Awaited::TimedOut)));
             }
@@ -216,6 +255,39 @@ fn not_yet() -> io::Result<usize> {
 }
 
 impl AttendedQueue<'_> {
+    /// Takes what has ended a sleep.
+    fn run(&mut self, engine: &mut Engine, slept: Slept, now: Time) {
+        let end = match slept {
+            Slept::Ready(ready) => AttendedEnd::Ready(ready),
+            Slept::Read(read) => AttendedEnd::Read(read.map(|n| &self.room[..n])),
+        };
+        let Some(Passing { out, len }) = &mut self.passing else {
+            engine.run_attended(self.id, end, now, None);
+            return;
+        };
+        let room = out.len() - *len;
+        let mut take = |bytes: &[u8]| {
+            out[*len..][..bytes.len()].copy_from_slice(bytes);
+            *len += bytes.len();
+        };
+        let mut read = VisitRead { posted: 0, room, take: &mut take };
+        engine.run_attended(self.id, end, now, Some(&mut read));
+    }
+
+    /// True if the event is there, or bytes have passed.
+    fn is_over(&self) -> bool {
+        !self.queue.is_empty() || self.passing.as_ref().is_some_and(|passing| passing.len > 0)
+    }
+
+    fn pass(&self) -> PassWait {
+        if self.passing.is_some() { PassWait::Waits } else { PassWait::Posted }
+    }
+
+    /// True if no bytes can pass, for which the thread waits.
+    fn cannot_pass(&self, engine: &Engine) -> bool {
+        self.passing.is_some() && !engine.may_pass(self.id)
+    }
+
     /// False if the thread holds signals back and would have to sleep on a word: such a sleep
     /// cannot let signals in.
     fn can_sleep(&self, sleep: &AttendedWait) -> bool {
@@ -241,15 +313,21 @@ impl AttendedQueue<'_> {
             self.room.resize(ATTENDED_READ, 0);
             return match stream.read_blocking(&mut self.room) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                    (Some(Slept::Read(not_yet())), Some(Err(Error::Interrupted)))
+                    (Some(Slept::Read(not_yet())), self.interrupted())
                 }
                 read => (Some(Slept::Read(read)), None),
             };
         }
         match self.sleep_in_poll(sleep, now) {
             Ok(ready) => (Some(Slept::Ready(ready)), None),
+            Err(Error::Interrupted) => (None, self.interrupted()),
             Err(e) => (None, Some(Err(e))),
         }
+    }
+
+    /// The end of a wait during which a signal handler ran. The calls that wait without a receive go on.
+    fn interrupted(&self) -> Option<Result<Awaited, Error>> {
+        self.passing.is_none().then_some(Err(Error::Interrupted))
     }
 
     fn sleep_in_poll(&self, sleep: &AttendedWait, now: Time) -> Result<Ready, Error> {

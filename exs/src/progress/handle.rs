@@ -106,7 +106,6 @@ impl SocketHandle {
     }
 
     /// The shard in which a socket with a connection lives, and its name there.
-    #[cfg(feature = "tokio")]
     pub(crate) fn home(&self) -> Option<(&Arc<Context>, SockId)> {
         self.home.get().map(|home| (&home.context, home.id))
     }

@@ -44,7 +44,6 @@ pub(super) enum EagerDelivery {
 
 /// A read of the program that is in the engine when messages come. Their bytes go straight to it, past
 /// the receives that its stream has posted.
-#[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "tasks need a runtime"))]
 pub struct VisitRead<'a> {
     /// The receives that have not ended as far as the reader knows. If the session has fewer, the bytes
     /// of one that has ended come before those of a message.
@@ -185,15 +184,14 @@ impl Session {
         len: u32,
         read: &mut VisitRead<'_>,
     ) -> bool {
-        let MessageBytes::Copy(bytes) = bytes_in else { return false };
-        let Some(data) = bytes.get(header..header + index(len)) else { return false };
         let Some(Proto::Stream(stream)) = &mut self.proto else { return false };
-        let next = self.receiver.in_flight() == read.posted && data.len() <= read.room;
+        let whole = header + index(len) <= bytes_in.len() && index(len) <= read.room;
+        let next = self.receiver.in_flight() == read.posted && whole;
         if !next || !stream.rx.try_pass(len) {
             return false;
         }
-        (read.take)(data);
-        read.room -= data.len();
+        bytes_in.give(header, index(len), read.take);
+        read.room -= index(len);
         self.counters.recvs += 1;
         count_copy(&mut self.counters, len.into());
         count(&mut self.counters.rx_inline, len.into());
@@ -291,6 +289,13 @@ impl Session {
     /// to the peer.
     pub fn is_resting(&self) -> bool {
         self.only_receives() && self.receiver.is_empty()
+    }
+
+    /// True if nothing is under way, and the next small message may pass by the receives, to a thread that
+    /// waits for it ([`VisitRead`]).
+    pub fn may_pass(&self) -> bool {
+        let is_stream = matches!(self.proto, Some(Proto::Stream(_)));
+        is_stream && self.is_resting() && !self.readable() && self.cfg.recv_timeout.is_none()
     }
 
     /// Nothing is under way but receives.

@@ -16,6 +16,9 @@ use super::sender::Ends;
 use super::types::count;
 use super::{Done, OpError, Port, Session, Violation};
 
+/// Bytes that are copied in one piece on their way to a read.
+const PIECE: usize = 256;
+
 /// Where the bytes of a message are.
 #[derive(Clone, Copy, Debug)]
 pub enum MessageBytes<'a> {
@@ -37,6 +40,22 @@ impl MessageBytes<'_> {
         match self {
             MessageBytes::Memory(seg) => seg.copy_to(from, dst, to, len),
             MessageBytes::Copy(bytes) => dst.write_at(to, &bytes[from..from + len]),
+        }
+    }
+
+    /// Gives `len` bytes to `take`, in one piece or in several. Memory that the peer can write is copied
+    /// before.
+    pub(super) fn give(self, from: usize, len: usize, take: &mut dyn FnMut(&[u8])) {
+        let seg = match self {
+            MessageBytes::Copy(bytes) => return take(&bytes[from..from + len]),
+            MessageBytes::Memory(seg) => seg,
+        };
+        let (mut done, mut piece) = (0, [0; PIECE]);
+        while done < len {
+            let n = PIECE.min(len - done);
+            seg.read_at(from + done, &mut piece[..n]);
+            take(&piece[..n]);
+            done += n;
         }
     }
 }

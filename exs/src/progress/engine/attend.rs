@@ -8,9 +8,12 @@
 //! not wait. A thread that does not come back for one to two sweeps has gone away: then the engine
 //! returns the connection, too. A program that polls descriptors is given more time ([`LeftBy`]).
 
+mod pass;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(in crate::progress) use self::pass::PassWait;
 use super::devices::DeviceTable;
 use super::eager::Visit;
 use super::sock::State;
@@ -47,6 +50,7 @@ enum Attendance {
         waiter: Arc<Waiter>,
         /// The thread waits for room to send, too.
         for_room: bool,
+        pass: PassWait,
     },
     /// No thread: the program has left the connection before the sweep of the number `since`, and most
     /// likely comes back.
@@ -160,10 +164,15 @@ pub(in crate::progress) struct Attendances<'e> {
 }
 
 impl Attendances<'_> {
-    /// The thread of `waiter` is about to wait for an operation of this connection: it attends the
-    /// connection from now on. False if it cannot: another thread attends the connection, or the
-    /// device has nothing that a thread could wait for.
-    pub(in crate::progress) fn attend(&mut self, id: SockId, waiter: &Arc<Waiter>) -> bool {
+    /// The thread of `waiter` is about to wait for an operation of this connection, or without one: it
+    /// attends the connection from now on. False if it cannot: another thread attends the connection, or
+    /// the device has nothing that a thread could wait for.
+    pub(in crate::progress) fn attend(
+        &mut self,
+        id: SockId,
+        waiter: &Arc<Waiter>,
+        pass: PassWait,
+    ) -> bool {
         let Ok(s) = self.sockets.find(id) else { return false };
         let (State::Open, Some(qp), device) = (&s.state, s.qp, s.place.device) else {
             return false;
@@ -182,7 +191,8 @@ impl Attendances<'_> {
             }
         };
         if taken && let Ok(s) = self.sockets.find(id) {
-            s.attended.by = Attendance::Thread { waiter: Arc::clone(waiter), for_room: false };
+            let waiter = Arc::clone(waiter);
+            s.attended.by = Attendance::Thread { waiter, for_room: false, pass };
         }
         taken
     }
@@ -250,7 +260,7 @@ impl Attendances<'_> {
     #[inline]
     fn woken_for_room(&mut self, index: u32) -> Option<Arc<Waiter>> {
         let by = &self.sockets[index].attended.by;
-        let Attendance::Thread { waiter, for_room: false } = by else { return None };
+        let Attendance::Thread { waiter, for_room: false, .. } = by else { return None };
         let (waiter, id) = (Arc::clone(waiter), self.sockets.id(index));
         (self.peek(id) != Some(IDLE)).then_some(waiter)
     }
@@ -408,8 +418,9 @@ impl Engine {
     }
 
     /// Another thread has worked on a connection. Wakes the thread that attends the connection if
-    /// that thread must wait for room from now on.
+    /// that thread must wait for room from now on, or cannot wait without a receive any more.
     pub(super) fn check_attended(&mut self, index: u32) {
+        self.check_passing(index);
         if let Some(waiter) = self.attendances().woken_for_room(index) {
             self.delivery.wake(waiter);
         }

@@ -374,6 +374,7 @@ impl Engine {
             self.finish(done, now);
         }
         self.delivery.news.check(index, &mut self.sockets[index]);
+        self.check_passing(index);
         // Data that moved may have started the ring's idle time again. A message brings no other
         // deadline nearer.
         if !self.sockets[index].timer.is_set() {

@@ -297,6 +297,9 @@ impl Engine {
         }
         self.sockets.checked(id)?;
         let op = self.book(id, ticket, EventKind::Shutdown, Bufs::None);
+        if how != Shutdown::Write {
+            self.end_pass(id, Ok(()));
+        }
         let posted = self.sockets.session_post(id, |s| {
             if how != Shutdown::Write {
                 s.shutdown_recv(now);
@@ -374,6 +377,7 @@ impl Engine {
         }
         let op = ticket.map_or(0, |t| self.book(id, t, EventKind::Close, Bufs::None));
         self.attendances().end_left(id);
+        self.end_pass(id, Err(OpError::Cancelled));
         self.end_listening(id, now, ListenEnd::Closed);
         if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Cancelled), now);
@@ -405,6 +409,7 @@ impl Engine {
         if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Aborted), now);
         }
+        self.end_pass(id, Err(OpError::Aborted));
         let s = &mut self.sockets[id.index];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.place.device];
