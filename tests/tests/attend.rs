@@ -2,76 +2,20 @@
 //! connection itself. Every case begins with threads that are known to do so.
 
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use exs::__ffi::{cancel_on, dequeue_of, is_attended, private_queue};
-use exs::progress::{attending_threads, leading_threads, limit_shards};
+use exs::progress::attending_threads;
 use exs::{Error, EventQueue, MemoryRegion, Options, RecvFlags, Rights, Socket, Token, Transport};
-use exs_tests::harness::{Watchdog, check, pattern, stream_pair};
+use exs_tests::harness::blocked::{alone, beside_blocked_threads, pair, until_threads_attend};
+use exs_tests::harness::{check, pattern, stream_pair};
 use nix::sys::pthread::{pthread_kill, pthread_self};
 use nix::sys::signal::Signal;
 
 const BOTH: [Transport; 2] = [Transport::Soft, Transport::Shm];
-/// Threads that block beside those of a case.
-const IDLERS: usize = 3;
-
-/// One case at a time, as each counts the attending threads of the process.
-fn alone(what: &'static str) -> (Watchdog, MutexGuard<'static, ()>) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    limit_shards(1).unwrap();
-    (Watchdog::new(what), one)
-}
-
-/// Connections without a keep-alive, whose probes would make good a wake-up that was lost.
-fn pair(transport: Transport) -> (Socket, Socket) {
-    let options = Options::default().with_transport(transport);
-    stream_pair(&options.with_keep_alive(None).with_dead_after(None))
-}
-
-/// Waits until that many threads attend connections.
-fn until_threads_attend(threads: usize) {
-    while attending_threads() < threads {
-        thread::yield_now();
-    }
-}
-
-/// Ends the waits of the threads that block, also when a case has failed: its scope waits for them.
-struct Idlers<'a>(&'a [(Socket, Socket)]);
-
-impl Drop for Idlers<'_> {
-    fn drop(&mut self) {
-        for (client, _) in self.0 {
-            let sent = client.blocking().send_all(b"over");
-            assert!(sent.is_ok() || thread::panicking(), "{sent:?}");
-        }
-    }
-}
-
-/// Runs a case beside threads that block. The first to block leads, so all further ones attend.
-fn beside_blocked_threads(transport: Transport, case: impl FnOnce()) {
-    let idle: Vec<(Socket, Socket)> = (0..IDLERS).map(|_| pair(transport)).collect();
-    thread::scope(|scope| {
-        let idlers = Idlers(&idle);
-        let mut threads: Vec<ScopedJoinHandle<'_, usize>> = Vec::new();
-        for (_, server) in &idle {
-            threads.push(scope.spawn(|| server.blocking().recv(&mut [0; 8]).unwrap()));
-            while leading_threads() + attending_threads() < threads.len() {
-                thread::yield_now();
-            }
-        }
-        until_threads_attend(IDLERS - 1);
-        case();
-        drop(idlers);
-        for thread in threads {
-            assert_eq!(thread.join().unwrap(), 4);
-        }
-    });
-}
-
 #[test]
 fn many_threads_ask_and_answer() {
     let _one = alone("many_threads_ask_and_answer");

@@ -10,7 +10,7 @@ use super::blocking::{keep, queue_for};
 use super::{Event, EventQueue};
 #[cfg(feature = "tokio")]
 use crate::progress::Want;
-use crate::progress::{Error, Ringer};
+use crate::progress::{Error, LentRecv, Ringer};
 #[cfg(feature = "tokio")]
 use crate::session::VisitRead;
 use crate::sys::SharedStream;
@@ -52,10 +52,33 @@ impl Socket {
     /// without a receive. Returns their number; 0: a receive must be posted.
     pub(super) fn pass(&self, bytes: &mut [u8]) -> Result<usize, Error> {
         let Some((context, id)) = self.handle().home() else { return Ok(0) };
-        let queue = queue_for(self)?;
-        let passed = context.pass_to_thread(queue.core(), id, bytes);
-        keep(queue);
-        passed
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let read = match self.handle().recv_lent(bytes) {
+            LentRecv::Message(n) => return Ok(n),
+            LentRecv::Last(n) => {
+                context.recall(id);
+                return Ok(n);
+            }
+            LentRecv::NotLent if !context.has_threads_attend() => return Ok(0),
+            LentRecv::NotLent => None,
+            LentRecv::Other(read) => Some(read),
+        };
+        match queue_for(self) {
+            Ok(queue) => {
+                let loan = self.handle().loan();
+                let passed = context.pass_to_thread((queue.core(), id), loan, bytes, read);
+                keep(queue);
+                passed
+            }
+            Err(e) => {
+                if let Some(read) = read {
+                    context.give_back(id, read);
+                }
+                Err(e)
+            }
+        }
     }
 
     /// What can make a descriptor readable when data come.

@@ -247,10 +247,12 @@ pub fn is_watched(queue: &EventQueue) -> bool {
     queue.core().is_watched()
 }
 
-/// True if a thread attends the connection of this socket, or has left it a moment ago: for tests.
+/// True if a thread attends the connection of this socket, or has left it a moment ago, or borrows it:
+/// for tests. It ends no loan.
 #[cfg(any(test, feature = "internals"))]
 pub fn is_attended(socket: &Socket) -> bool {
-    socket.handle().call(|engine, id, _| engine.sockets.is_attended(id))
+    let home = socket.handle().home();
+    home.is_some_and(|(context, id)| context.look(|engine| engine.sockets.is_attended(id)))
 }
 
 /// A queue of the calling thread's, for one operation of the socket that the thread waits for. To

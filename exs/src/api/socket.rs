@@ -350,7 +350,13 @@ impl Socket {
     /// Sends few bytes for a call that blocks, without an operation. False if something is in the way:
     /// then nothing was sent.
     pub(super) fn sends_few_at_once(&self, bytes: &[u8]) -> bool {
-        let sent = bytes.len() <= FEW && self.send_at_once(&IoVec::new(bytes), true);
+        if bytes.len() > FEW {
+            return false;
+        }
+        if self.handle.send_lent(bytes) {
+            return true;
+        }
+        let sent = self.send_at_once(&IoVec::new(bytes), true);
         if sent {
             note_service();
         }

@@ -19,8 +19,8 @@ use crate::iwarp::TxWr;
 use crate::mem::Key;
 use crate::rnic::{
     AttemptNumber, Attended, AttendedBlock, AttendedEnd, AttendedWait, ConnParam, DeferredEnd,
-    DeferredWrite, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, PolledSleep, Qp, QpState,
-    Ready, RnicError, StarvedListener, TakesGroups,
+    DeferredWrite, Disconnect, EagerRecv, EagerSend, HEAD, LentConnection, ListenOpts, LoanReport,
+    PolledSleep, Qp, QpState, Ready, RnicError, StarvedListener, TakesGroups,
 };
 use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
@@ -325,6 +325,19 @@ pub trait Traffic: LinkSetup {
     /// Lends the stream of the link (`Rnic::lend_stream`).
     fn lend_stream(&mut self) -> Option<Arc<SharedStream>> {
         None
+    }
+    /// Lends a link to the threads that block on it (`Rnic::lend`).
+    fn lend(_driver: &mut Driver<Self>, _id: u32) -> Option<Box<dyn LentConnection>> {
+        None
+    }
+    /// Takes a link back (`Rnic::end_loan`).
+    fn end_loan(
+        _driver: &mut Driver<Self>,
+        _id: u32,
+        _report: LoanReport,
+        _reads: bool,
+        _now: Time,
+    ) {
     }
     /// True if the peer can make a descriptor readable that the program polls.
     fn can_sleep_polled(&self) -> bool {

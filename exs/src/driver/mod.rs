@@ -55,9 +55,9 @@ use crate::mem::{Access, Key, Segment};
 use crate::rnic::table::IdTable;
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, Caps, ConnParam, ConnReq, Cq, DeferredEnd,
-    DeferredWrite, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD, ListenOpts, Listener,
-    Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError, RnicEvent, SendWr, SharedPort,
-    Srq, StarvedListener, TakesGroups, Wc,
+    DeferredWrite, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD, LentConnection,
+    ListenOpts, Listener, LoanReport, Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic,
+    RnicError, RnicEvent, SendWr, SharedPort, Srq, StarvedListener, TakesGroups, Wc,
 };
 use crate::sys::{IoVec, RandomSource, SharedStream};
 use crate::time::Time;
@@ -349,6 +349,14 @@ impl<L: Traffic> Rnic for Driver<L> {
     }
     fn lend_stream(&mut self, qp: Qp) -> Option<Arc<SharedStream>> {
         self.lend_stream_of(qp)
+    }
+    fn lend(&mut self, qp: Qp) -> Option<Box<dyn LentConnection>> {
+        L::lend(self, self.link_of(qp)?)
+    }
+    fn end_loan(&mut self, qp: Qp, report: LoanReport, reads: bool, now: Time) {
+        if let Some(id) = self.link_of(qp) {
+            L::end_loan(self, id, report, reads, now);
+        }
     }
     fn wake_attended(&mut self, qp: Qp, end: AttendedEnd<'_>) {
         self.note_attended(qp, end);

@@ -77,7 +77,7 @@ impl IwarpEngine {
     }
 
     /// Returns true if nothing comes before the next SEND.
-    fn can_send_eager(&self) -> bool {
+    pub(super) fn can_send_eager(&self) -> bool {
         let free = self.sq.is_empty() && self.reads.is_empty() && self.startup.is_none();
         self.state == ConnState::Rts && free && self.tx.is_free()
     }
@@ -98,22 +98,14 @@ impl IwarpEngine {
     /// payload to `out`. Returns None, and changes nothing, if `bytes` begins with anything else
     /// or if the payload does not fit.
     pub fn next_eager(&mut self, bytes: &[u8], out: &mut [u8]) -> Option<RxEager> {
-        let ulpdu = self.plain_send(bytes)?;
-        let len = ulpdu - ddp::UNTAGGED_LEN;
-        let used = head_end(ulpdu) + mpa::trailer_len(ulpdu);
-        let trailer = bytes.get(head_end(ulpdu)..used)?;
-        let payload = bytes.get(BEFORE_PAYLOAD..head_end(ulpdu))?;
-        let to = out.get_mut(..len)?;
-        if self.settled.crc {
-            let pad = mpa::pad(ulpdu);
-            let crc = crc32c::crc32c(bytes.get(..head_end(ulpdu) + pad)?);
-            if trailer.get(pad..pad + mpa::CRC_LEN)? != mpa::emit_crc(crc) {
-                return None;
-            }
+        if !self.can_recv_eager() {
+            return None;
         }
-        to.copy_from_slice(payload);
+        let PlainSend { payload, used } =
+            find_plain_send(bytes, self.rx.send_msn, self.settled.crc)?;
+        out.get_mut(..payload.len())?.copy_from_slice(payload);
         self.rx.send_msn = self.rx.send_msn.wrapping_add(1);
-        Some(RxEager { used, len })
+        Some(RxEager { used, len: payload.len() })
     }
 
     /// Returns true if `bytes` may be the beginning of a SEND that [`IwarpEngine::next_eager`]
@@ -122,23 +114,47 @@ impl IwarpEngine {
         if bytes.len() < BEFORE_PAYLOAD {
             return self.can_recv_eager();
         }
-        self.plain_send(bytes).is_some_and(|ulpdu| {
+        let next = plain_send_len(bytes, self.rx.send_msn).filter(|_| self.can_recv_eager());
+        next.is_some_and(|ulpdu| {
             let whole = head_end(ulpdu) + mpa::trailer_len(ulpdu);
             bytes.len() < whole && ulpdu - ddp::UNTAGGED_LEN <= room
         })
     }
+}
 
-    /// Returns the ULPDU length of the FPDU that begins here. None if its header is not that of
-    /// the next SEND, plain and in one piece.
-    fn plain_send(&self, bytes: &[u8]) -> Option<usize> {
-        if !self.can_recv_eager() {
+/// A SEND that is plain and in one piece.
+pub(super) struct PlainSend<'b> {
+    pub(super) payload: &'b [u8],
+    /// The bytes of its FPDU.
+    pub(super) used: usize,
+}
+
+/// Returns the whole SEND of this sequence number at the beginning of `bytes`. None if `bytes` begins
+/// with anything else.
+#[inline]
+pub(super) fn find_plain_send(bytes: &[u8], msn: u32, crc: bool) -> Option<PlainSend<'_>> {
+    let ulpdu = plain_send_len(bytes, msn)?;
+    let used = head_end(ulpdu) + mpa::trailer_len(ulpdu);
+    let trailer = bytes.get(head_end(ulpdu)..used)?;
+    let payload = bytes.get(BEFORE_PAYLOAD..head_end(ulpdu))?;
+    if crc {
+        let pad = mpa::pad(ulpdu);
+        let crc = crc32c::crc32c(bytes.get(..head_end(ulpdu) + pad)?);
+        if trailer.get(pad..pad + mpa::CRC_LEN)? != mpa::emit_crc(crc) {
             return None;
         }
-        let (length, rest) = bytes.split_first_chunk::<{ mpa::LENGTH_LEN }>()?;
-        let place = DdpBuffer::Untagged { ulp: 0, qn: QN_SEND, msn: self.rx.send_msn, mo: 0 };
-        let next = Header { last: true, control: Opcode::Send.control(), place };
-        let ulpdu = usize::from(u16::from_be_bytes(*length));
-        let plain = Header::parse(rest).is_ok_and(|header| header == next);
-        (plain && ulpdu >= ddp::UNTAGGED_LEN).then_some(ulpdu)
     }
+    Some(PlainSend { payload, used })
+}
+
+/// Returns the ULPDU length of the FPDU that begins here. None if its header is not that of the SEND of
+/// this sequence number, plain and in one piece.
+#[inline]
+fn plain_send_len(bytes: &[u8], msn: u32) -> Option<usize> {
+    let (length, rest) = bytes.split_first_chunk::<{ mpa::LENGTH_LEN }>()?;
+    let place = DdpBuffer::Untagged { ulp: 0, qn: QN_SEND, msn, mo: 0 };
+    let next = Header { last: true, control: Opcode::Send.control(), place };
+    let ulpdu = usize::from(u16::from_be_bytes(*length));
+    let plain = Header::parse(rest).is_ok_and(|header| header == next);
+    (plain && ulpdu >= ddp::UNTAGGED_LEN).then_some(ulpdu)
 }

@@ -44,7 +44,7 @@
 //! to completion; `tx` FPDUs from WRs; `batch` the gathered write; `rx` framing; `read_size` the
 //! predictor of how far to read ahead; `place` the checks of an FPDU and its delivery; `read` the
 //! responses owed to the peer; `atomic` atomic operations; `spill` messages that gave their receive
-//! back; `eager` small messages without a WR; `term` error codes; `end` all ways to end.
+//! back; `eager` small messages without a WR; `loan` those that threads move without the engine; `term` error codes; `end` all ways to end.
 //!
 //! # Where it is stricter or laxer than the RFCs
 //! The engine refuses markers. It places payload before it checks the CRC, and delivers a message
@@ -54,6 +54,7 @@ mod atomic;
 mod batch;
 mod eager;
 mod end;
+mod loan;
 mod place;
 mod read;
 mod read_size;
@@ -70,6 +71,7 @@ mod types;
 mod tests;
 
 pub use batch::{Gather, GatherChunk, MAX_CHUNKS, SendStep, TxPool};
+pub use loan::FramingLoan;
 pub use types::*;
 
 use std::collections::VecDeque;

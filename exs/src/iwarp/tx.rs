@@ -67,7 +67,7 @@ pub(super) struct Sending {
     /// A TERMINATE that must be sent. None if there is none, or if it is in a batch.
     pub(super) terminate: Option<Terminate>,
     /// The next MSNs of our SENDs, and of our READ requests and atomic requests.
-    send_msn: u32,
+    pub(super) send_msn: u32,
     read_msn: u32,
     /// The next MSN of our atomic responses.
     atomic_msn: u32,

@@ -6,6 +6,9 @@
 //! connection. It sleeps on the connection's own descriptor, and runs the engine for messages that
 //! came there. The background thread then leads for all other connections.
 //!
+//! Over the software RNIC the engine lends the connection to a thread that waits for a small message
+//! ([`LoanCell`]). Such a thread comes back to the engine only if something else comes.
+//!
 //! Where memory shows what comes, the thread looks there for a moment before it sleeps, as long as
 //! that pays ([`Pace`](super::pace::Pace)). A peer that answers meanwhile need not wake it.
 
@@ -21,6 +24,7 @@ use super::call::Ringing;
 use super::context::Context;
 use super::engine::{Engine, PassWait, SockId};
 use super::lead::Lead;
+use super::loan::{LentRead, LentRecv, LoanCell};
 use super::pace::AT_HAND;
 use super::queue::QueueCore;
 use super::spin::{LOOKS, NOBODY};
@@ -42,8 +46,36 @@ pub(crate) enum Awaited {
 }
 
 thread_local! {
-    /// The memory into which the thread reads.
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// The memory into which a thread reads. It stays with the thread.
+#[derive(Default)]
+pub(super) struct Room(Vec<u8>);
+
+impl Room {
+    pub(super) fn take() -> Room {
+        Room(ROOM.try_with(Cell::take).unwrap_or_default())
+    }
+
+    /// All of it.
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        self.0.resize(ATTENDED_READ, 0);
+        &mut self.0
+    }
+
+    /// The first `n` bytes, which were read.
+    pub(super) fn first(&self, n: usize) -> &[u8] {
+        &self.0[..n]
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.0.capacity() > 0 {
+            let _ = ROOM.try_with(|room| room.set(std::mem::take(&mut self.0)));
+        }
+    }
 }
 
 /// The wait of a thread that attends a connection.
@@ -54,8 +86,7 @@ struct AttendedQueue<'a> {
     deadline: Option<Time>,
     /// Signals that the thread lets in only while it sleeps. None: it holds no signals back.
     held: Option<HeldSignals>,
-    /// The memory into which the thread reads.
-    room: Vec<u8>,
+    room: Room,
     /// The thread has posted no operation. It waits for the bytes of a message.
     passing: Option<Passing<'a>>,
 }
@@ -65,6 +96,7 @@ struct Passing<'a> {
     out: &'a mut [u8],
     /// The bytes that have come.
     len: usize,
+    loan: &'a Arc<LoanCell>,
 }
 
 /// How a sleep ended.
@@ -77,8 +109,13 @@ enum Slept {
 
 impl Context {
     /// True if another thread attends a connection of this shard, or leads here.
-    fn is_shared(&self) -> bool {
+    pub(super) fn is_shared(&self) -> bool {
         self.outlook.get().has_attended() || self.lead.lead() == Lead::Application
+    }
+
+    /// True if a thread that waits for its connection attends it. False: the thread leads.
+    pub(crate) fn has_threads_attend(&self) -> bool {
+        self.is_shared()
     }
 
     /// Waits for the event of an operation of this socket, which goes to `queue`. The thread
@@ -93,7 +130,7 @@ impl Context {
         timeout: Option<Duration>,
         exact: bool,
     ) -> Result<Awaited, Error> {
-        if !self.is_shared() {
+        if !self.has_threads_attend() {
             return Ok(Awaited::CannotAttend);
         }
         self.reliance.note_wait();
@@ -107,59 +144,80 @@ impl Context {
         waiter.min.store(1, Ordering::SeqCst);
         queue.enlist(&waiter);
         let held = exact.then(HeldSignals::new);
-        let room = ROOM.try_with(Cell::take).unwrap_or_default();
-        let passing = None;
+        let (room, passing) = (Room::take(), None);
         let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room, passing };
-        let result = self.attend(&mut wait);
-        let _ = ROOM.try_with(|room| room.set(wait.room));
+        let result = self.attend(&mut wait, None);
         queue.delist(&waiter);
         result
     }
 
     /// Waits for the next small message on a connection that the thread attends again and again, and copies
     /// its bytes to `out`. The message takes no receive and no event then. `queue` is the thread's own, and
-    /// nothing is in flight there. Returns the number of bytes; 0: the thread must post a receive.
+    /// nothing is in flight there. `read`: the thread has read these bytes while the connection was lent.
+    /// Returns the number of bytes; 0: the thread must post a receive.
     ///
     /// # Errors
     /// Another thread has cancelled the operations of the socket, or has closed it.
     pub(crate) fn pass_to_thread(
         &self,
-        queue: &QueueCore,
-        id: SockId,
+        (queue, id): (&QueueCore, SockId),
+        loan: &Arc<LoanCell>,
         out: &mut [u8],
+        read: Option<LentRead>,
     ) -> Result<usize, Error> {
-        if out.is_empty() || !self.is_shared() {
-            return Ok(0);
-        }
         self.reliance.note_wait();
+        // The thread has made it before it got its queue.
         let waiter = waiter()?;
         waiter.wait_at(self.shard());
-        let room = ROOM.try_with(Cell::take).unwrap_or_default();
-        let passing = Some(Passing { out, len: 0 });
-        let mut wait =
-            AttendedQueue { queue, id, waiter: &waiter, deadline: None, held: None, room, passing };
-        let ended = self.attend(&mut wait);
-        let AttendedQueue { room, passing, .. } = wait;
-        let _ = ROOM.try_with(|kept| kept.set(room));
-        match (passing, ended) {
+        let (room, begun) = match read {
+            Some(LentRead { room, result }) => (room, Some(result)),
+            None => (Room::take(), None),
+        };
+        let (deadline, held) = (None, None);
+        let passing = Some(Passing { out, len: 0, loan });
+        let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room, passing };
+        let ended = self.attend(&mut wait, begun);
+        match (wait.passing, ended) {
             (Some(Passing { len, .. }), _) if len > 0 => Ok(len),
             (_, ended) => ended.map(|_| 0),
         }
     }
 
-    fn attend(&self, wait: &mut AttendedQueue<'_>) -> Result<Awaited, Error> {
+    /// Ends the loan of a connection, since the peer waits for what the engine must send.
+    pub(crate) fn recall(&self, id: SockId) {
+        self.call(|engine, now| engine.recall(id, now));
+    }
+
+    /// Gives the engine what a thread has read from a lent connection. The thread cannot wait for more.
+    #[cold]
+    pub(crate) fn give_back(&self, id: SockId, read: LentRead) {
+        let LentRead { room, result } = read;
+        self.call(|engine, now| {
+            engine.recall(id, now);
+            let read = result.map(|n| room.first(n));
+            engine.run_attended(id, AttendedEnd::Read(read), now, None);
+            engine.attendances().end(id);
+        });
+    }
+
+    /// `begun`: the outcome of a read that the thread has made while the connection was lent.
+    fn attend(
+        &self,
+        wait: &mut AttendedQueue<'_>,
+        begun: Option<io::Result<usize>>,
+    ) -> Result<Awaited, Error> {
         let AttendedQueue { id, waiter, .. } = *wait;
         let mut engine = self.lock();
-        if wait.cannot_pass(&engine) || !engine.attendances().attend(id, waiter, wait.pass()) {
+        let mut slept = begun.map(Slept::Read);
+        if !wait.begin(&mut engine, slept.is_some(), || self.clock.now_locked(None)) {
             return Ok(Awaited::CannotAttend);
         }
-        // The first turn rings the doorbell for sends that wait for it.
-        let mut turn = engine.has_lazy();
+        // The first turn rings the doorbell for sends that wait for it, and handles what was read.
+        let mut turn = slept.is_some() || engine.has_lazy();
         if !turn {
             engine = self.peek_at_connection(engine, wait);
         }
-        let (mut slept, mut end) = (None, None);
-        let mut how = wait.block();
+        let (mut end, mut how) = (None, wait.block(slept.as_ref()));
         loop {
             let now = self.clock.now_locked(None);
             let runs = turn || slept.is_some();
@@ -169,25 +227,15 @@ impl Context {
             if turn && !wait.is_over() {
                 turn = engine.run(now, false, Ringing::AtOnce);
             }
-            if wait.is_over() {
-                end = Some(Ok(Awaited::There));
-            } else if let Some(ended) = engine.attendances().pass_ended(id) {
-                end = Some(ended.map(|()| Awaited::CannotAttend).map_err(Error::Op));
-            } else if wait.cannot_pass(&engine) {
-                end = end.or(Some(Ok(Awaited::CannotAttend)));
-            } else if wait.deadline.is_some_and(|deadline| deadline <= now) {
-                end = end.or(Some(Ok(Awaited::TimedOut)));
-            }
+            end = wait.outcome(&mut engine, end, now);
             if let Some(end) = end {
                 engine.attendances().leave(id, self.reliance.polls(), now);
                 self.finish(engine, Some(waiter));
                 return end;
             }
-            let sleep = engine.attendances().sleep(id, how);
-            let sleep = sleep.filter(|sleep| wait.can_sleep(sleep));
-            if sleep.is_none() {
-                engine.attendances().end(id);
-            }
+            let sleep = wait.announce(&mut engine, how);
+            let reads = !turn && matches!(&sleep, Some(AttendedWait::Stream(_)));
+            let lent = reads && wait.lend(&mut engine, now);
             if runs || sleep.is_none() {
                 self.finish(engine, Some(waiter));
             } else {
@@ -202,6 +250,12 @@ impl Context {
                 Some(sleep) => {
                     self.sleeps.fetch_add(1, Ordering::Relaxed);
                     (slept, end) = wait.sleep(&sleep, now);
+                    if lent && let Some(owes) = wait.end_lent_read(&mut slept) {
+                        if owes {
+                            self.recall(id);
+                        }
+                        return Ok(Awaited::There);
+                    }
                     if matches!(&slept, Some(Slept::Read(Err(_)))) {
                         // It takes long, so the thread sleeps where others can wake it.
                         how = AttendedBlock::Poll;
@@ -211,6 +265,9 @@ impl Context {
                 }
             }
             engine = self.lock();
+            if lent && !engine.attendances().come_back(id, waiter, now) {
+                return Ok(Awaited::CannotAttend);
+            }
         }
     }
 
@@ -259,9 +316,9 @@ impl AttendedQueue<'_> {
     fn run(&mut self, engine: &mut Engine, slept: Slept, now: Time) {
         let end = match slept {
             Slept::Ready(ready) => AttendedEnd::Ready(ready),
-            Slept::Read(read) => AttendedEnd::Read(read.map(|n| &self.room[..n])),
+            Slept::Read(read) => AttendedEnd::Read(read.map(|n| self.room.first(n))),
         };
-        let Some(Passing { out, len }) = &mut self.passing else {
+        let Some(Passing { out, len, .. }) = &mut self.passing else {
             engine.run_attended(self.id, end, now, None);
             return;
         };
@@ -288,15 +345,83 @@ impl AttendedQueue<'_> {
         self.passing.is_some() && !engine.may_pass(self.id)
     }
 
+    /// The thread attends the connection from now on. `returns`: it has read while the connection was
+    /// lent. False: it cannot attend the connection.
+    fn begin(&self, engine: &mut Engine, returns: bool, now: impl FnOnce() -> Time) -> bool {
+        if returns {
+            return engine.attendances().come_back(self.id, self.waiter, now());
+        }
+        let pass = self.pass();
+        !self.cannot_pass(engine) && engine.attendances().attend(self.id, self.waiter, pass)
+    }
+
+    /// How the wait ends now. None: it goes on. `end`: how the last sleep has ended the wait, unless what
+    /// the thread waits for has come.
+    fn outcome(
+        &self,
+        engine: &mut Engine,
+        end: Option<Result<Awaited, Error>>,
+        now: Time,
+    ) -> Option<Result<Awaited, Error>> {
+        if self.is_over() {
+            Some(Ok(Awaited::There))
+        } else if let Some(ended) = engine.attendances().pass_ended(self.id) {
+            Some(ended.map(|()| Awaited::CannotAttend).map_err(Error::Op))
+        } else if self.cannot_pass(engine) {
+            end.or(Some(Ok(Awaited::CannotAttend)))
+        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
+            end.or(Some(Ok(Awaited::TimedOut)))
+        } else {
+            end
+        }
+    }
+
+    /// Announces a sleep. None: the leader looks after the connection from now on.
+    fn announce(&self, engine: &mut Engine, how: AttendedBlock) -> Option<AttendedWait> {
+        let sleep = engine.attendances().sleep(self.id, how);
+        let sleep = sleep.filter(|sleep| self.can_sleep(sleep));
+        if sleep.is_none() {
+            engine.attendances().end(self.id);
+        }
+        sleep
+    }
+
+    /// Has the connection lent to this thread, which is about to read. False: the engine keeps it.
+    fn lend(&self, engine: &mut Engine, now: Time) -> bool {
+        self.passing.as_ref().is_some_and(|passing| engine.lend(self.id, passing.loan, now))
+    }
+
+    /// The thread has read from the connection, which was lent to it. If a message has come, returns
+    /// whether the loan must end ([`LentRecv::Last`]).
+    fn end_lent_read(&mut self, slept: &mut Option<Slept>) -> Option<bool> {
+        let Passing { out, len, loan } = self.passing.as_mut()?;
+        let Some(Slept::Read(result)) = slept.take() else { return None };
+        let room = std::mem::take(&mut self.room);
+        match loan.end_read(LentRead { room, result }, out) {
+            LentRecv::Message(n) => *len = n,
+            LentRecv::Last(n) => {
+                *len = n;
+                return Some(true);
+            }
+            LentRecv::Other(LentRead { room, result }) => {
+                (self.room, *slept) = (room, Some(Slept::Read(result)));
+                return None;
+            }
+            LentRecv::NotLent => return None,
+        }
+        Some(false)
+    }
+
     /// False if the thread holds signals back and would have to sleep on a word: such a sleep
     /// cannot let signals in.
     fn can_sleep(&self, sleep: &AttendedWait) -> bool {
         self.held.is_none() || !matches!(sleep, AttendedWait::Word(_))
     }
 
-    /// How the thread can block. A read has a time limit of its own, and cannot let signals in.
-    fn block(&self) -> AttendedBlock {
-        match self.held.is_none() && self.deadline.is_none() {
+    /// How the thread blocks first. A read has a time limit of its own, and cannot let signals in.
+    fn block(&self, slept: Option<&Slept>) -> AttendedBlock {
+        let found_nothing = matches!(slept, Some(Slept::Read(Err(_))));
+        match self.held.is_none() && self.deadline.is_none() && !found_nothing {
             true => AttendedBlock::Read,
             false => AttendedBlock::Poll,
         }
@@ -310,8 +435,7 @@ impl AttendedQueue<'_> {
         now: Time,
     ) -> (Option<Slept>, Option<Result<Awaited, Error>>) {
         if let AttendedWait::Stream(stream) = sleep {
-            self.room.resize(ATTENDED_READ, 0);
-            return match stream.read_blocking(&mut self.room) {
+            return match stream.read_blocking(self.room.bytes()) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {
                     (Some(Slept::Read(not_yet())), self.interrupted())
                 }

@@ -16,9 +16,11 @@ use super::context::{Context, Entry};
 #[cfg(feature = "tokio")]
 use super::engine::TaskSend;
 use super::engine::{Engine, RecvAtOnce, SockId};
+use super::loan::{LentRecv, LoanCell};
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
 use crate::mem::Buffer;
+use crate::rnic::LentSend;
 use crate::sys::{IoVec, ProcessLock};
 use crate::time::Time;
 
@@ -50,6 +52,9 @@ pub struct SocketHandle {
     user_data: AtomicU64,
     /// Other shards that accept from the socket.
     branches: BranchTable,
+    /// The connection's loan to the threads that block on it. None until a thread waits that could have
+    /// one.
+    loan: OnceLock<Arc<LoanCell>>,
 }
 
 impl SocketHandle {
@@ -60,6 +65,7 @@ impl SocketHandle {
             taken: None,
             user_data: AtomicU64::new(0),
             branches: BranchTable::default(),
+            loan: OnceLock::new(),
         }
     }
 
@@ -68,7 +74,8 @@ impl SocketHandle {
         let made = Home { context, id };
         let home = OnceLock::from(made.clone());
         let (user_data, branches) = (AtomicU64::new(0), BranchTable::default());
-        SocketHandle { made, home, taken: Some(taken), user_data, branches }
+        let loan = OnceLock::new();
+        SocketHandle { made, home, taken: Some(taken), user_data, branches, loan }
     }
 
     pub(super) fn branches(&self) -> &BranchTable {
@@ -142,7 +149,8 @@ impl SocketHandle {
         match self.home.get() {
             Some(Home { context, id }) => {
                 let shard = queue.shard_beside(context.shard());
-                context.enter(Entry::Post(shard), |e, call| f(e, *id, call))
+                context
+                    .enter(Entry::Post(shard), |e, call| f(self.recalled(e, *id, call), *id, call))
             }
             None => self.enter_unsettled(Entry::Post(queue.shard()), f),
         }
@@ -168,6 +176,40 @@ impl SocketHandle {
         self.enter(Entry::Call, |engine, id, call| engine.recv_at_once(id, buffer, end, call))
     }
 
+    /// The loan of the connection, for a thread that waits.
+    pub(crate) fn loan(&self) -> &Arc<LoanCell> {
+        self.loan.get_or_init(Arc::default)
+    }
+
+    /// Waits for a message of a connection that is lent.
+    #[inline]
+    pub(crate) fn recv_lent(&self, out: &mut [u8]) -> LentRecv {
+        self.loan.get().map_or(LentRecv::NotLent, |loan| loan.recv(out))
+    }
+
+    /// Sends few bytes, if the connection is lent. True if they are on their way.
+    #[inline]
+    pub(crate) fn send_lent(&self, data: &[u8]) -> bool {
+        match self.loan.get().map_or(LentSend::Declined, |loan| loan.send(data)) {
+            LentSend::Sent => true,
+            LentSend::Declined => false,
+            LentSend::Cut => {
+                // Any call recalls the connection.
+                self.call(|_, _, _| ());
+                true
+            }
+        }
+    }
+
+    /// The engine for a call on the socket, which has its connection back if it was lent.
+    #[inline]
+    fn recalled<'e>(&self, engine: &'e mut Engine, id: SockId, call: &Call<'_>) -> &'e mut Engine {
+        if self.loan.get().is_some_and(|loan| loan.is_lent()) {
+            engine.recall(id, call.now());
+        }
+        engine
+    }
+
     /// Runs `f`, which begins no work, on the socket's engine.
     pub(crate) fn look<T>(&self, f: impl FnOnce(&mut Engine, SockId) -> T) -> T {
         self.enter(Entry::Look, |engine, id, _| f(engine, id))
@@ -176,7 +218,9 @@ impl SocketHandle {
     #[inline]
     fn enter<T>(&self, entry: Entry, f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T) -> T {
         match self.home.get() {
-            Some(Home { context, id }) => context.enter(entry, |e, call| f(e, *id, call)),
+            Some(Home { context, id }) => {
+                context.enter(entry, |e, call| f(self.recalled(e, *id, call), *id, call))
+            }
             None => self.enter_unsettled(entry, f),
         }
     }

@@ -50,6 +50,7 @@ mod host;
 mod lazy_now;
 mod lead;
 mod leader;
+mod loan;
 #[cfg(feature = "tokio")]
 mod loop_look;
 mod options;
@@ -93,6 +94,7 @@ pub use flags::{Interest, RecvFlags, Rights};
 pub use grouping::Grouping;
 pub use handle::SocketHandle;
 pub use host::Host;
+pub(crate) use loan::LentRecv;
 #[cfg(feature = "tokio")]
 pub(crate) use loop_look::LoopLook;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};

@@ -116,8 +116,8 @@ pub(crate) struct Figures {
 pub(crate) fn figures_of_all() -> Figures {
     let mut sum = Figures::default();
     for context in all() {
-        context.call(|engine, _| {
-            let (counters, events, runs) = engine.counters_of_all();
+        context.call(|engine, now| {
+            let (counters, events, runs) = engine.counters_of_all(now);
             add_counters(&mut sum.counters, &counters);
             sum.events += events;
             sum.runs += runs;

@@ -23,6 +23,7 @@ mod attend;
 mod eager;
 mod fault;
 mod handover;
+mod loan;
 mod path;
 pub(crate) mod siw_quirk;
 mod starved;
@@ -38,6 +39,7 @@ pub use eager::{EagerPayload, EagerRecv, EagerSend};
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
 pub use handover::{DetachedRequest, SharedPort};
+pub use loan::{LentConnection, LentSend, LoanReport};
 pub use path::PathAttr;
 pub use starved::{AttemptNumber, StarvedListener};
 pub use types::*;
@@ -375,6 +377,14 @@ pub trait Rnic: Send {
     fn lend_stream(&mut self, _qp: Qp) -> Option<Arc<SharedStream>> {
         None
     }
+    /// Lends the connection, whose thread waits for [`AttendedWait::Stream`], to the threads that block
+    /// on it. Returns None if anything but the next message is under way.
+    fn lend(&mut self, _qp: Qp) -> Option<Box<dyn LentConnection>> {
+        None
+    }
+    /// A loan has ended. `reads`: a thread is in a read of the stream, as after
+    /// [`Rnic::sleep_attended`].
+    fn end_loan(&mut self, _qp: Qp, _report: LoanReport, _reads: bool, _now: Time) {}
     /// Reports what ended the wait of the thread that attends the connection.
     fn wake_attended(&mut self, _qp: Qp, _end: AttendedEnd<'_>) {}
     /// As `poll_memory`, for one connection, which a thread attends. Returns true if there is

@@ -45,6 +45,7 @@ impl Session {
     /// Closes in order: what was posted to be sent is sent first. The session cuts the
     /// connection if that, and the peer's answer, take longer than `linger`.
     pub fn close(&mut self, now: Time, op: OpId, linger: Duration) {
+        self.assert_here();
         self.closing.ops.push(op);
         if !self.life.on_close() {
             return;
@@ -111,6 +112,7 @@ impl Session {
     /// Ends everything at once. An operation whose memory the RNIC still uses ends when the
     /// RNIC has let go.
     pub fn abort(&mut self, port: &mut dyn Port, error: OpError) {
+        self.assert_here();
         self.fail(error);
         self.life.abandon();
         if self.life.is_failed() {
@@ -128,6 +130,7 @@ impl Session {
     /// The queue pair is disconnected, or was never connected. The caller must take all
     /// completions out of its completion queues before.
     pub fn handle_disconnected(&mut self, _now: Time, cause: DisconnectCause) {
+        self.assert_here();
         self.life.on_disconnected(cause);
     }
 

@@ -91,10 +91,10 @@ impl Lull {
         (self.began, self.messages) = (now, 0);
     }
 
-    /// A message has arrived that the peer wanted to send.
+    /// Messages have arrived that the peer wanted to send.
     #[inline]
-    pub(super) fn note_message(&mut self) {
-        self.messages += 1;
+    pub(super) fn note_messages(&mut self, messages: u64) {
+        self.messages += messages;
     }
 
     /// When [`Lull::is_idle`] must be asked.
@@ -172,13 +172,13 @@ mod tests {
         let mut l = Lull::default();
         l.begin(at(100));
         for _ in 0..IS.idle_messages {
-            l.note_message();
+            l.note_messages(1);
         }
         assert_eq!(l.ends(&IS), at(1100));
         assert!(!l.is_idle(&IS, at(1100)), "busy");
         assert_eq!(l.ends(&IS), at(2100));
         for _ in 1..IS.idle_messages {
-            l.note_message();
+            l.note_messages(1);
         }
         assert!(l.is_idle(&IS, at(2100)), "those of the period before do not count");
     }

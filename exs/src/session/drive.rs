@@ -9,6 +9,7 @@ impl Session {
     /// Does all that is due; call it after each call of another kind. The result says how soon
     /// the caller must ring the doorbell of the queue pair for what was posted.
     pub fn drive(&mut self, now: Time, port: &mut dyn Port) -> Doorbell {
+        self.assert_here();
         self.unrung.begin();
         if self.life.may_talk() {
             self.drive_open(now, port);

@@ -78,6 +78,7 @@ impl Session {
         payload: &Bytes<'_>,
         sends: u64,
     ) -> EagerSend {
+        self.assert_here();
         let Ok(len) = u32::try_from(payload.len()) else { return EagerSend::Declined };
         // Ends that wait for `poll_done` are reported first.
         let free = self.sender.is_idle() && self.done.is_empty();
@@ -230,6 +231,7 @@ impl Session {
     /// receive must be posted.
     #[inline]
     pub fn try_recv_eager(&mut self, memory: &Segment, waitall: bool) -> Option<(u64, After)> {
+        self.assert_here();
         if !self.life.is_open() || self.life.recv_is_shut() || !self.done.is_empty() {
             return None;
         }

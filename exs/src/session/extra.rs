@@ -69,10 +69,10 @@ impl Extra {
         Extra { most, peer_gives, ..Extra::default() }
     }
 
-    /// A message has arrived that the peer wanted to send.
+    /// Messages have arrived that the peer wanted to send.
     #[inline]
-    pub(super) fn note_message(&mut self) {
-        self.lull.note_message();
+    pub(super) fn note_messages(&mut self, messages: u64) {
+        self.lull.note_messages(messages);
     }
 
     /// Nothing waits for `drive`.
@@ -92,7 +92,7 @@ impl Session {
     #[inline]
     pub(super) fn note_message(&mut self, message: &Message) {
         if !matches!(message, Message::Credit) {
-            self.extra.note_message();
+            self.extra.note_messages(1);
         }
     }
 

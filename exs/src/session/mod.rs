@@ -73,6 +73,7 @@ mod extra;
 mod hello;
 mod inspect;
 mod life;
+mod loan;
 mod out;
 mod post;
 mod proto;
@@ -96,6 +97,7 @@ pub use doorbell::Doorbell;
 pub use eager::{After, VisitRead};
 pub use error::{OpError, Refusal, SessionError, Violation};
 pub use inspect::{Activity, Progress};
+pub use loan::SessionLoan;
 pub use rx::MessageBytes;
 pub use types::{
     Announce, Buf, Counters, Done, IoVec, Port, RecvOpts, SendSource, SessionConfig, Standing,
@@ -152,6 +154,8 @@ pub struct Session {
     trash: Vec<Buf>,
     /// Operations that have ended, for `poll_done`.
     done: VecDeque<Done>,
+    /// Threads have the connection ([`SessionLoan`]).
+    lent: bool,
     counters: Counters,
     /// Where READY is logged.
     span: ConnectionSpan,
@@ -177,6 +181,7 @@ impl Session {
             timers: Timers::default(),
             trash: Vec::new(),
             done: VecDeque::new(),
+            lent: false,
             counters: Counters::default(),
             span: ConnectionSpan::NONE,
             cfg,

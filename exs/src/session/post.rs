@@ -26,6 +26,7 @@ impl Session {
         op: OpId,
         source: SendSource,
     ) -> Result<(), PostError<SendSource>> {
+        self.assert_here();
         let len = source.len();
         if let Err(error) = self.may_post_send(len) {
             return Err((error, source));
@@ -87,6 +88,7 @@ impl Session {
         iov: IoVec,
         opts: RecvOpts,
     ) -> Result<After, PostError<IoVec>> {
+        self.assert_here();
         let down = self.life.is_gone();
         if self.life.recv_is_shut() || (down && self.met_end()) {
             self.done.push_back(Done { op, bytes: 0, total: 0, eof: true, result: Ok(()) });
@@ -180,6 +182,7 @@ impl Session {
         rkey: Key,
         sink: Buf,
     ) -> Result<(), PostError<Buf>> {
+        self.assert_here();
         match self.may_post_sided(true) {
             Ok(()) => self.sided.post(op, Side::Read(sink), raddr, rkey),
             Err(error) => return Err((error, sink)),
@@ -200,6 +203,7 @@ impl Session {
         iov: IoVec,
         confirm: bool,
     ) -> Result<(), PostError<IoVec>> {
+        self.assert_here();
         match self.may_post_sided(confirm && !self.sided.confirms().by_message()) {
             Ok(()) => self.sided.post(op, Side::Write(iov, confirm), raddr, rkey),
             Err(error) => return Err((error, iov)),
@@ -220,6 +224,7 @@ impl Session {
         what: AtomicOp,
         old: Buf,
     ) -> Result<(), OpError> {
+        self.assert_here();
         self.may_post_sided(true)?;
         if self.cfg.atomics == Atomics::None {
             return Err(OpError::Unsupported(
@@ -252,6 +257,7 @@ impl Session {
     /// # Errors
     /// There is no connection.
     pub fn shutdown_send(&mut self, _now: Time, op: OpId) -> Result<(), OpError> {
+        self.assert_here();
         self.may_talk()?;
         self.life.shut_send();
         self.queue_shutdown(Some(op));
@@ -268,6 +274,7 @@ impl Session {
     /// The program wants no more data: receives that wait, and those posted later, meet the end.
     /// Data that the peer sends stay in the ring, and the peer stops when the ring is full.
     pub fn shutdown_recv(&mut self, now: Time) {
+        self.assert_here();
         self.life.shut_recv();
         for id in self.receiver.last_first() {
             self.end_recv(now, id, Fate::End);
@@ -278,6 +285,7 @@ impl Session {
     /// unless the cancellation came too late. A receive that the peer may be writing to ends when
     /// the peer has answered the withdrawal.
     pub fn cancel(&mut self, now: Time, op: OpId) -> bool {
+        self.assert_here();
         if let Some(id) = self.sender.find(op) {
             self.end_send(now, id, OpError::Cancelled);
             return true;
@@ -329,12 +337,14 @@ impl Session {
 
     /// Changes the time limits of operations posted from now on.
     pub fn set_timeouts(&mut self, send: Option<Duration>, recv: Option<Duration>) {
+        self.assert_here();
         (self.cfg.send_timeout, self.cfg.recv_timeout) = (send, recv);
         self.timers.mixed = true;
     }
 
     /// Changes after which silence the peer is probed, and after which it counts as dead.
     pub fn set_keepalive(&mut self, keepalive: Option<Duration>, dead_after: Option<Duration>) {
+        self.assert_here();
         (self.cfg.keepalive, self.cfg.dead_after) = (keepalive, dead_after);
     }
 }

@@ -95,6 +95,7 @@ impl Session {
         came: MessageBytes<'_>,
         read: Option<&mut VisitRead<'_>>,
     ) -> Option<Done> {
+        self.assert_here();
         if !self.hears(now) {
             return None;
         }
@@ -163,7 +164,7 @@ impl Session {
             return;
         }
         let Immediate { direct, len } = Immediate::parse(imm);
-        self.extra.note_message();
+        self.extra.note_messages(1);
         let handled =
             self.credits.handle_received().and_then(|()| match self.life.awaits_ready() {
                 false => self.handle_data(now, direct, false, len),

@@ -2,6 +2,7 @@
 
 mod atomics;
 pub(super) mod ends;
+mod loans;
 
 use std::time::Duration;
 

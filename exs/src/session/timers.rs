@@ -129,6 +129,7 @@ impl Session {
 
     /// Does what is due by time. Call it at `next_timeout`; an early call does no harm.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.assert_here();
         if !self.life.is_connected() {
             return;
         }

@@ -42,6 +42,6 @@ mod rx;
 mod tx;
 mod types;
 
-pub use rx::{EagerTarget, StreamRx};
-pub use tx::StreamTx;
+pub use rx::{EagerTarget, RxLoan, StreamRx};
+pub use tx::{StreamTx, TxLoan};
 pub use types::*;

@@ -33,6 +33,11 @@ impl RxRing {
         self.freed
     }
 
+    /// So much is freed that the sender should know (R6).
+    pub(super) fn has_much_freed(&self) -> bool {
+        self.freed >= (self.size / 4).max(1)
+    }
+
     /// Nothing in it, and the sender knows.
     pub(super) const fn is_clean(&self) -> bool {
         self.fill == 0 && self.freed == 0

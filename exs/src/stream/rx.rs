@@ -5,11 +5,13 @@
 //! write to, `deliver.rs` where bytes that arrived go.
 
 mod deliver;
+mod loan;
 #[cfg(test)]
 mod tests;
 mod window;
 
 pub use deliver::EagerTarget;
+pub use loan::RxLoan;
 
 use std::collections::VecDeque;
 
@@ -360,7 +362,7 @@ impl StreamRx {
         if freed == 0 || self.ack_told || !self.rules.hold(Rule::AckFreed) {
             return false;
         }
-        let enough = freed >= (self.ring.size() / 4).max(1) || self.ack_all;
+        let enough = self.ring.has_much_freed() || self.ack_all;
         // Such a peek waits for more bytes without freeing any: the sender must have
         // all the room there is.
         let peeking = self.recvs.front().is_some_and(|r| r.post.peek && r.post.waitall);

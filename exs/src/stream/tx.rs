@@ -5,6 +5,7 @@
 //! `file.rs` cuts chunks of files short.
 
 mod file;
+mod loan;
 mod patience;
 mod schedule;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::collections::VecDeque;
 
 use crate::ids::{OpId, Outcome};
 
+pub use loan::TxLoan;
 use patience::Patience;
 
 use super::ring::TxRing;

@@ -90,7 +90,7 @@ impl SoftLink {
     }
 
     /// Lends the stream to the program.
-    pub(super) fn lend(&mut self) -> Option<Arc<SharedStream>> {
+    pub(super) fn lend_to_program(&mut self) -> Option<Arc<SharedStream>> {
         let stream = self.stream.own()?;
         self.attendant.lent = true;
         Some(Arc::clone(stream))

@@ -24,6 +24,10 @@ pub(super) struct Remainder {
 }
 
 impl Remainder {
+    pub(super) fn new(bytes: Vec<u8>) -> Remainder {
+        Remainder { bytes, flags: TcpSendFlags::default() }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

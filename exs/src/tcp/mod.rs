@@ -31,6 +31,7 @@ mod group;
 mod hot;
 mod link;
 mod listen;
+mod loan;
 mod qp;
 mod queues;
 mod serve;

@@ -9,7 +9,8 @@ use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, DeferredEnd, DeferredWrite,
-    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp, QpState, Ready, RnicError,
+    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, LentConnection, LoanReport, Qp,
+    QpState, Ready, RnicError,
 };
 use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
@@ -160,7 +161,13 @@ impl Traffic for SoftLink {
         self.sleep(how)
     }
     fn lend_stream(&mut self) -> Option<Arc<SharedStream>> {
-        self.lend()
+        self.lend_to_program()
+    }
+    fn lend(driver: &mut SoftRnic, id: u32) -> Option<Box<dyn LentConnection>> {
+        driver.lend_link(id)
+    }
+    fn end_loan(driver: &mut SoftRnic, id: u32, report: LoanReport, reads: bool, now: Time) {
+        driver.take_back_link(id, report, reads, now);
     }
     fn wake_attended(driver: &mut SoftRnic, id: u32, end: AttendedEnd<'_>) {
         driver.end_attended_sleep(id, end);

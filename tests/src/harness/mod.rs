@@ -6,9 +6,11 @@
 //! - [`Env`]: which transport, which addresses; makes sockets and connected pairs.
 //! - [`Rng`], [`pattern`]: random sizes by seed, and bytes that tell where they belong.
 //! - [`peer`]: real processes to talk to.
+//! - [`blocked`]: threads that block beside those of a case.
 //!
 //! Nothing here sleeps to put things in order: tests wait for events.
 
+pub mod blocked;
 mod bytes;
 mod cable;
 mod env;

@@ -134,3 +134,64 @@ fn an_eager_message_overtakes_nothing() {
     assert!(!pass(&mut silent.b, b"too early", b""));
     assert!(pass(&mut silent.a, b"now", b""));
 }
+
+/// Threads that have borrowed the framing send the bytes that the engine sends, and take what it takes.
+#[test]
+fn a_lent_framing_sends_the_bytes_of_the_engine() {
+    // The large FPDUs of two ends of EXS may have a CRC.
+    for crc in [false, true] {
+        let cfg = |qp| Config { crc, ..config(qp) };
+        let [mut lent, mut own] = [1, 2].map(|seed| {
+            let mut pair = Pair::new(cfg(1), cfg(3), seed);
+            pair.b.engine.post_recv(recv(0, &[])).unwrap();
+            pair.a.engine.post_send(wr(0, SEND, b"", &[])).unwrap();
+            pair.settle();
+            pair.a.wcs.clear();
+            pair.b.wcs.clear();
+            pair
+        });
+        let mut sender = lent.a.engine.lend().expect("it rests");
+        let mut receiver = lent.b.engine.lend().expect("it rests");
+        let (mut frame, mut bytes, mut rng) = (Vec::new(), 0, Rng(1));
+        for len in 0..40 {
+            let data = vec![len; len.into()];
+            assert!(sender.frame(b"head", &data, &mut frame));
+            assert!(pass(&mut own.a, b"head", &data));
+            assert_eq!(frame, sent(&mut own.a, &mut rng, Bite::Whole), "crc {crc}, {len} bytes");
+            let message = [b"head", &data[..]].concat();
+            for cut in [0, 1, 20, frame.len() - 1] {
+                assert_eq!(receiver.message(&frame[..cut]), None, "{cut} bytes");
+            }
+            assert_eq!(receiver.message(&[&frame[..], &[0]].concat()), None, "more follows");
+            assert_eq!(receiver.message(&frame), Some(&message[..]));
+            sender.note_sent();
+            receiver.note_received();
+            assert_eq!(receiver.message(&frame), None, "it has been taken");
+            bytes += frame.len() as u64;
+        }
+        assert!(!sender.frame(b"head", &[0; MAX_EAGER], &mut frame), "too long");
+        lent.a.engine.end_loan(40, bytes, 0);
+        lent.b.engine.end_loan(0, 0, 40);
+        // Both go on where the loan has ended.
+        assert!(pass(&mut lent.a, b"head", b"next") && pass(&mut own.a, b"head", b"next"));
+        let next = sent(&mut lent.a, &mut rng, Bite::Whole);
+        assert_eq!(next, sent(&mut own.a, &mut rng, Bite::Whole));
+        let mut out = [0; 8];
+        assert_eq!(lent.b.engine.next_eager(&next, &mut out).map(|taken| taken.len), Some(8));
+        assert_eq!(&out, b"headnext");
+    }
+}
+
+#[test]
+fn a_framing_is_lent_only_at_rest() {
+    let mut pair = pair(false, 9000, 1);
+    assert!(pair.a.engine.lend().is_some() && pair.b.engine.lend().is_some());
+    assert!(pass(&mut pair.a, b"a", b"message"));
+    assert!(pair.a.engine.lend().is_none(), "a message has not left");
+    let wire = sent(&mut pair.a, &mut Rng(1), Bite::Whole);
+    pair.a.engine.release_batch(&mut pair.a.pool);
+    assert!(pair.a.engine.lend().is_some());
+    let taken = pair.b.engine.handle_received(0, &wire[..5], &mut pair.b.keys, None);
+    assert_eq!(taken.consumed, 5);
+    assert!(pair.b.engine.lend().is_none(), "a message has come in part");
+}

@@ -2,12 +2,13 @@
 //! of the reactor, as a thread that blocks in the kernel does. So threads that share a shard do not
 //! wake each other.
 //!
-//! A connection is in one of three states, see [`Attendance`]. It stays out of the reactor between
+//! A connection is in one of four states, see [`Attendance`]. It stays out of the reactor between
 //! two calls of its thread, since to put it back and take it out again costs two system calls. The
 //! engine returns it to the reactor at once where something is under way for which the thread does
 //! not wait. A thread that does not come back for one to two sweeps has gone away: then the engine
 //! returns the connection, too. A program that polls descriptors is given more time ([`LeftBy`]).
 
+mod loan;
 mod pass;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use super::eager::Visit;
 use super::sock::State;
 use super::sockets::SocketTable;
 use super::{Engine, SockId};
+use crate::progress::loan::LoanCell;
 use crate::progress::queue::QueueCore;
 use crate::progress::waiter::Waiter;
 use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait, Qp, Rnic};
@@ -47,14 +49,24 @@ enum Attendance {
     Reactor,
     /// The thread that waits for the connection.
     Thread {
-        waiter: Arc<Waiter>,
+        /// None: the thread is in a read, which lasts some milliseconds at most, and comes back then.
+        waiter: Option<Arc<Waiter>>,
         /// The thread waits for room to send, too.
         for_room: bool,
         pass: PassWait,
     },
+    /// The threads that block on the connection have it.
+    Lent(Arc<LoanCell>),
     /// No thread: the program has left the connection before the sweep of the number `since`, and most
     /// likely comes back.
     Left { since: u64, by: LeftBy },
+}
+
+impl Attendance {
+    /// A sweep has come. True if threads use the connection, which is lent.
+    fn is_used(&self) -> bool {
+        matches!(self, Attendance::Lent(cell) if cell.is_used())
+    }
 }
 
 /// The part of the program that has left a connection, and comes back for it.
@@ -152,7 +164,12 @@ impl SocketTable {
     #[cfg(any(test, feature = "internals"))]
     pub(in crate::progress) fn attending_threads(&self) -> usize {
         let attended = self.iter().map(|(_, s)| &s.attended.by);
-        attended.filter(|by| matches!(by, Attendance::Thread { .. })).count()
+        let attends = |by: &&Attendance| match by {
+            Attendance::Thread { .. } => true,
+            Attendance::Lent(cell) => cell.is_read(),
+            Attendance::Reactor | Attendance::Left { .. } => false,
+        };
+        attended.filter(attends).count()
     }
 }
 
@@ -178,7 +195,7 @@ impl Attendances<'_> {
             return false;
         };
         let taken = match s.attended.by {
-            Attendance::Thread { .. } => false,
+            Attendance::Thread { .. } | Attendance::Lent(_) => false,
             Attendance::Left { .. } => true,
             Attendance::Reactor => {
                 let rnic = &mut self.devices[device].rnic;
@@ -191,7 +208,7 @@ impl Attendances<'_> {
             }
         };
         if taken && let Ok(s) = self.sockets.find(id) {
-            let waiter = Arc::clone(waiter);
+            let waiter = Some(Arc::clone(waiter));
             s.attended.by = Attendance::Thread { waiter, for_room: false, pass };
         }
         taken
@@ -260,7 +277,9 @@ impl Attendances<'_> {
     #[inline]
     fn woken_for_room(&mut self, index: u32) -> Option<Arc<Waiter>> {
         let by = &self.sockets[index].attended.by;
-        let Attendance::Thread { waiter, for_room: false, .. } = by else { return None };
+        let Attendance::Thread { waiter: Some(waiter), for_room: false, .. } = by else {
+            return None;
+        };
         let (waiter, id) = (Arc::clone(waiter), self.sockets.id(index));
         (self.peek(id) != Some(IDLE)).then_some(waiter)
     }
@@ -301,6 +320,8 @@ impl Attendances<'_> {
     /// stays on the list for the next sweep.
     #[cold]
     pub(in crate::progress) fn end(&mut self, id: SockId) {
+        // The calls that end an attendance have recalled the connection.
+        debug_assert!(!self.is_lent(id), "{id:?} is lent");
         let Ok(s) = self.sockets.find(id) else { return };
         if matches!(s.attended.by, Attendance::Reactor) {
             return;
@@ -322,8 +343,13 @@ impl Attendances<'_> {
     /// Notes that no thread learns what happens on a connection that is out of the reactor, until the
     /// program comes back or a sweep returns it. The next sweep is at this time, or earlier.
     fn note_left(&mut self, id: SockId, by: LeftBy, at: Time) {
+        self.list(id, Attendance::Left { since: self.sweeps.number, by }, at);
+    }
+
+    /// Notes that the next sweep, at this time or earlier, must look at the connection.
+    fn list(&mut self, id: SockId, by: Attendance, at: Time) {
         let Ok(s) = self.sockets.find(id) else { return };
-        s.attended.by = Attendance::Left { since: self.sweeps.number, by };
+        s.attended.by = by;
         if !std::mem::replace(&mut s.attended.listed, true) {
             self.sweeps.left.push(id);
         }
@@ -349,6 +375,14 @@ impl Attendances<'_> {
         let mut left = std::mem::take(&mut self.sweeps.left);
         let (mut asked, mut streams) = (Vec::new(), Vec::new());
         for id in &left {
+            if self.is_lent(*id) {
+                if self.sockets.get(*id).is_some_and(|s| s.attended.by.is_used()) {
+                    continue;
+                }
+                self.recall(*id, now);
+                self.end(*id);
+                continue;
+            }
             match self.swept(*id, number) {
                 Swept::Stays => {}
                 Swept::Returns => self.end(*id),
@@ -365,7 +399,7 @@ impl Attendances<'_> {
         let readable = asked.iter().zip(which_are_readable(&streams));
         readable.filter(|(_, readable)| *readable).for_each(|(id, _)| self.end(*id));
         left.retain(|id| {
-            let stays = self.sockets.was_attended(*id);
+            let stays = self.sockets.was_attended(*id) || self.is_lent(*id);
             if let Ok(s) = self.sockets.find(*id) {
                 s.attended.listed = stays;
             }
@@ -373,6 +407,10 @@ impl Attendances<'_> {
         });
         self.sweeps.at = (!left.is_empty()).then(|| now + SWEEP);
         self.sweeps.left = left;
+    }
+
+    fn is_lent(&self, id: SockId) -> bool {
+        self.sockets.get(id).is_some_and(|s| matches!(s.attended.by, Attendance::Lent(_)))
     }
 
     /// What the sweep of this number does with a connection on the list.

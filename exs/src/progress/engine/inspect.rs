@@ -10,6 +10,7 @@ use super::sockets::SockId;
 use crate::plain::KernelFigures;
 use crate::progress::options::Transport;
 use crate::session::{Activity, Counters, Progress};
+use crate::time::Time;
 use crate::wire::exs::SocketKind;
 
 /// What a listener is doing.
@@ -72,10 +73,12 @@ impl Engine {
     /// What the sockets in the next `most` slots from `from` on are doing, and the slot after them.
     /// None in place of the slot: there are no more.
     pub(in crate::progress) fn inspect(
-        &self,
+        &mut self,
         from: u32,
         most: u32,
+        now: Time,
     ) -> (Vec<SocketFigures>, Option<u32>) {
+        self.recall_all(now);
         let slots = self.sockets.slots();
         let end = from.saturating_add(most).min(slots);
         let found = (from..end).filter_map(|index| self.sockets.peek(index));

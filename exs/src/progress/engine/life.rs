@@ -26,6 +26,7 @@ impl Engine {
             self.reap(now);
         }
         while let Some(index) = self.timers.take_due(now) {
+            self.recall(self.sockets.id(index), now);
             let s = &mut self.sockets[index];
             s.timer = Timer::default();
             if let Some(session) = s.session.as_mut()

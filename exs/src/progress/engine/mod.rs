@@ -344,6 +344,7 @@ impl Engine {
     /// operations that have ended. Then updates the socket's polls, watch, attendance and timer,
     /// and frees it if it is over.
     fn pump(&mut self, index: u32, now: Time, ringing: &mut Ringing) {
+        self.recall_at(index, now);
         let s = &mut self.sockets[index];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {
             let d = &mut self.devices[s.place.device];
@@ -410,7 +411,8 @@ impl Engine {
     // ---- figures -----------------------------------------------------------------
 
     /// The counters of all sockets, including those that are gone, and (events, runs).
-    pub(crate) fn counters_of_all(&self) -> (Counters, u64, u64) {
+    pub(crate) fn counters_of_all(&mut self, now: Time) -> (Counters, u64, u64) {
+        self.recall_all(now);
         (self.sockets.counters(), self.delivery.count(), self.runs)
     }
 

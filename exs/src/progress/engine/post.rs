@@ -375,6 +375,7 @@ impl Engine {
                 errno: libc::EBADF,
             });
         }
+        self.recall(id, now);
         let op = ticket.map_or(0, |t| self.book(id, t, EventKind::Close, Bufs::None));
         self.attendances().end_left(id);
         self.end_pass(id, Err(OpError::Cancelled));
@@ -409,6 +410,7 @@ impl Engine {
         if matches!(self.sockets.find(id)?.state, State::Connecting { .. }) {
             self.connect_failed(id, Error::Op(OpError::Aborted), now);
         }
+        self.recall(id, now);
         self.end_pass(id, Err(OpError::Aborted));
         let s = &mut self.sockets[id.index];
         if let (Some(session), Some(qp)) = (s.session.as_mut(), s.qp) {

@@ -11,6 +11,7 @@ use super::figures;
 use super::sock::State;
 use crate::progress::options::Transport;
 use crate::session::Counters;
+use crate::time::Time;
 
 /// What a device has moved in a shard.
 #[derive(Clone, Debug)]
@@ -92,7 +93,8 @@ impl Tally {
 
 impl Engine {
     /// Begins a walk over the sockets. A process has one walk at a time.
-    pub(in crate::progress) fn begin_walk(&mut self) {
+    pub(in crate::progress) fn begin_walk(&mut self, now: Time) {
+        self.recall_all(now);
         self.sockets.tally.begin();
     }
 

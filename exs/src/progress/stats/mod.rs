@@ -159,7 +159,7 @@ pub(crate) fn totals() -> Totals {
     let _one = WALKS.lock();
     let mut totals = Totals::default();
     for context in shards::all() {
-        context.look(|engine| engine.begin_walk());
+        context.call(|engine, now| engine.begin_walk(now));
         let shard = loop {
             if let Some(shard) = context.look(|engine| engine.walk(PIECE)) {
                 break shard;

@@ -76,7 +76,7 @@ impl Snapshot {
         let found = context.shard();
         // The slot belongs to the shard that was asked for.
         let slot = if found.index() == shard { slot } else { 0 };
-        let (sockets, rest) = context.look(|engine| engine.inspect(slot, PIECE));
+        let (sockets, rest) = context.call(|engine, now| engine.inspect(slot, PIECE, now));
         let at = micros();
         for s in &sockets {
             socket(out, found, s, at);

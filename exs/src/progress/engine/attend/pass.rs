@@ -38,11 +38,11 @@ impl Attendances<'_> {
 impl Sock {
     /// True if a thread attends the connection, or has left it a moment ago, nothing has come or is under
     /// way since, and the next small message may pass by the receives.
-    fn may_pass(&self) -> bool {
+    pub(super) fn may_pass(&self) -> bool {
         let attended = match &self.attended.by {
             Attendance::Thread { .. } => true,
             Attendance::Left { by, .. } => *by == LeftBy::Thread,
-            Attendance::Reactor => false,
+            Attendance::Reactor | Attendance::Lent(_) => false,
         };
         let session = self.session.as_ref().filter(|_| self.state == State::Open);
         attended && self.polls.is_empty() && session.is_some_and(|session| session.may_pass())
@@ -60,7 +60,8 @@ impl Engine {
     #[inline]
     pub(in crate::progress::engine) fn check_passing(&mut self, index: u32) {
         let s = &self.sockets[index];
-        if let Attendance::Thread { waiter, pass: PassWait::Waits, .. } = &s.attended.by
+        if let Attendance::Thread { waiter: Some(waiter), pass: PassWait::Waits, .. } =
+            &s.attended.by
             && !s.may_pass()
         {
             self.delivery.wake(Arc::clone(waiter));
@@ -75,7 +76,9 @@ impl Engine {
         let waits = matches!(pass, PassWait::Waits);
         if waits {
             *pass = PassWait::Ended(end);
-            self.delivery.wake(Arc::clone(waiter));
+            if let Some(waiter) = waiter {
+                self.delivery.wake(Arc::clone(waiter));
+            }
         }
         waits
     }

@@ -1,0 +1,223 @@
+//! Connections that an engine has lent to the threads that block on them: these send and receive small
+//! messages by themselves, and anything else brings the connection back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use exs::__ffi::is_attended;
+use exs::{EventQueue, Interest, RecvFlags, Rights, Socket, Token, Transport};
+use exs_tests::harness::blocked::{alone, beside_blocked_threads, pair};
+use exs_tests::harness::{Rng, check, pattern};
+
+/// Small messages after which a connection has been lent: the first sleeps of a thread are ordinary ones.
+const BEFORE: usize = 20;
+
+/// Answers questions of these lengths, until the end.
+fn answer(server: &Socket, lengths: impl Iterator<Item = usize>) {
+    for len in lengths {
+        let mut question = vec![0; len];
+        server.blocking().recv_exact(&mut question).unwrap();
+        server.blocking().send_all(&question).unwrap();
+    }
+}
+
+fn ask(client: &Socket, seed: u64, len: usize) {
+    client.blocking().send_all(&pattern(seed, len, len)).unwrap();
+    let mut answer = vec![0; len];
+    client.blocking().recv_exact(&mut answer).unwrap();
+    check(seed, len, &answer);
+}
+
+/// A connection on which small messages have passed, so that each end has been lent at its next wait.
+fn warm(client: &Socket, server: &Socket) {
+    thread::scope(|scope| {
+        scope.spawn(|| answer(server, std::iter::repeat_n(10, BEFORE)));
+        (0..BEFORE).for_each(|_| ask(client, 1, 10));
+    });
+}
+
+/// Sleeps are counted by the engine alone. A busy host can make a thread wait so long that the engine gets
+/// its connection back, so the case goes on until few messages in a row take a sleep.
+#[test]
+fn threads_move_small_messages_without_the_engine() {
+    const ROUNDS: usize = 100;
+    let _one = alone("threads_move_small_messages_without_the_engine");
+    beside_blocked_threads(Transport::Soft, || {
+        let (client, server) = pair(Transport::Soft);
+        warm(&client, &server);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    answer(&server, std::iter::repeat_n(10, ROUNDS));
+                }
+            });
+            loop {
+                let before = exs::counters().unwrap();
+                (1..ROUNDS).for_each(|_| ask(&client, 1, 10));
+                let after = exs::counters().unwrap();
+                assert!(after.sends - before.sends >= 2 * (ROUNDS as u64 - 2), "all are counted");
+                let lent = after.sleeps - before.sleeps < ROUNDS as u64 / 2;
+                over.store(lent, Ordering::Relaxed);
+                ask(&client, 1, 10);
+                if lent {
+                    break;
+                }
+            }
+        });
+    });
+}
+
+/// Messages of all sizes, calls of other kinds, and a third thread that calls again and again.
+#[test]
+fn calls_of_other_threads_bring_a_connection_back() {
+    const ROUNDS: usize = 400;
+    let _one = alone("calls_of_other_threads_bring_a_connection_back");
+    beside_blocked_threads(Transport::Soft, || {
+        let pairs: Vec<_> = (0..4).map(|_| pair(Transport::Soft)).collect();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let askers: Vec<_> = pairs
+                .iter()
+                .zip(1..)
+                .map(|((client, server), seed)| {
+                    let lengths = move || {
+                        let mut rng = Rng::new(seed);
+                        (0..ROUNDS).map(move |_| match rng.between(0, 7) {
+                            0 => rng.between(1, 200_000),
+                            1 => rng.between(4000, 4200),
+                            _ => rng.between(1, 100),
+                        })
+                    };
+                    scope.spawn(move || answer(server, lengths()));
+                    scope.spawn(move || lengths().for_each(|len| ask(client, seed, len)))
+                })
+                .collect();
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    for (client, server) in &pairs {
+                        assert!(
+                            client.counters().sends
+                                <= server.counters().sends + ROUNDS as u64 * 100
+                        );
+                        server.set_user_data(1);
+                        assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
+                        thread::yield_now();
+                    }
+                    exs::counters().unwrap();
+                }
+            });
+            let ends: Vec<_> = askers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            over.store(true, Ordering::Relaxed);
+            assert!(ends.iter().all(Result::is_ok));
+        });
+    });
+}
+
+#[test]
+fn each_kind_of_call_finds_the_connection() {
+    let _one = alone("each_kind_of_call_finds_the_connection");
+    beside_blocked_threads(Transport::Soft, || {
+        let (client, server) = pair(Transport::Soft);
+        let queue = EventQueue::new(8).unwrap();
+        // A send with a queue.
+        warm(&client, &server);
+        client.send(&queue, Token(1), pattern(2, 0, 3000)).unwrap();
+        let mut got = vec![0; 3000];
+        server.blocking().recv_exact(&mut got).unwrap();
+        check(2, 0, &got);
+        assert_eq!(queue.next().unwrap().result().unwrap(), 3000);
+        // A receive with a queue, of a small message and of a large one.
+        for len in [10, 1 << 20] {
+            warm(&client, &server);
+            server.recv(&queue, Token(2), vec![0; len], RecvFlags::WAITALL).unwrap();
+            client.blocking().send_all(&pattern(3, 0, len)).unwrap();
+            let event = queue.next().unwrap();
+            check(3, 0, &event.into_buffer().unwrap());
+        }
+        // A poll.
+        warm(&client, &server);
+        server.poll(&queue, Token(3), Interest::READABLE).unwrap();
+        client.blocking().send_all(b"hello").unwrap();
+        assert!(queue.next().unwrap().result().is_ok());
+        server.blocking().recv_exact(&mut [0; 5]).unwrap();
+        // More small messages than the peer has receives for, in one direction.
+        warm(&client, &server);
+        (0..1000).for_each(|_| client.blocking().send_all(&[7; 10]).unwrap());
+        server.blocking().recv_exact(&mut [0; 10_000]).unwrap();
+        // A READ by the peer.
+        let export = server.export(vec![7; 4096], Rights::READ, None).unwrap();
+        warm(&client, &server);
+        client.read(&queue, Token(4), &export.descriptor(), 0, vec![1; 4096]).unwrap();
+        assert_eq!(queue.next().unwrap().result().unwrap(), 4096);
+        drop(export);
+        // The end.
+        warm(&client, &server);
+        client.blocking().send_all(b"last").unwrap();
+        drop(client);
+        let mut last = [0; 5];
+        assert_eq!(server.blocking().recv(&mut last).unwrap(), 4);
+        assert_eq!(server.blocking().recv(&mut last).unwrap(), 0);
+    });
+}
+
+/// Two threads receive on one connection, and two send.
+#[test]
+fn threads_share_a_connection() {
+    const MESSAGES: usize = 2000;
+    let _one = alone("threads_share_a_connection");
+    beside_blocked_threads(Transport::Soft, || {
+        let (client, server) = pair(Transport::Soft);
+        warm(&client, &server);
+        let sums: Vec<usize> = thread::scope(|scope| {
+            let receivers = [0, 1].map(|_| {
+                scope.spawn(|| {
+                    let mut sum = 0;
+                    loop {
+                        let mut bytes = [0; 64];
+                        match server.blocking().recv(&mut bytes).unwrap() {
+                            0 => return sum,
+                            n => sum += bytes[..n].iter().map(|b| usize::from(*b)).sum::<usize>(),
+                        }
+                    }
+                })
+            });
+            let senders = [1, 2].map(|byte| {
+                let client = &client;
+                scope.spawn(move || {
+                    for _ in 0..MESSAGES {
+                        client.blocking().send_all(&[byte; 8]).unwrap();
+                        if byte == 1 {
+                            thread::yield_now();
+                        }
+                    }
+                })
+            });
+            senders.into_iter().for_each(|sender| sender.join().unwrap());
+            client.blocking().shutdown(std::net::Shutdown::Write).unwrap();
+            receivers.into_iter().map(|receiver| receiver.join().unwrap()).collect()
+        });
+        assert_eq!(sums.iter().sum::<usize>(), MESSAGES * 8 * 3);
+    });
+}
+
+/// A thread that does not come back leaves its connection to the engine, which answers the peer.
+#[test]
+fn a_connection_that_no_thread_uses_comes_back() {
+    let _one = alone("a_connection_that_no_thread_uses_comes_back");
+    beside_blocked_threads(Transport::Soft, || {
+        let (client, server) = pair(Transport::Soft);
+        warm(&client, &server);
+        while is_attended(&client) || is_attended(&server) {
+            thread::yield_now();
+        }
+        ask_once(&client, &server);
+    });
+}
+
+fn ask_once(client: &Socket, server: &Socket) {
+    thread::scope(|scope| {
+        scope.spawn(|| answer(server, std::iter::once(100)));
+        ask(client, 5, 100);
+    });
+}
