@@ -27,6 +27,7 @@ use super::lead::Lead;
 use super::loan::{LentRead, LentRecv, LoanCell};
 use super::pace::AT_HAND;
 use super::queue::QueueCore;
+use super::shards::others_fill_processors;
 use super::spin::{LOOKS, NOBODY};
 use super::wait::{Waited, io_error};
 use super::waiter::{Waiter, waiter};
@@ -115,7 +116,7 @@ impl Context {
 
     /// True if a thread that waits for its connection attends it. False: the thread leads.
     pub(crate) fn has_threads_attend(&self) -> bool {
-        self.is_shared()
+        self.is_shared() || others_fill_processors(self.shard())
     }
 
     /// Waits for the event of an operation of this socket, which goes to `queue`. The thread

@@ -86,9 +86,13 @@ pub(super) fn check_environment() -> Result<(), Error> {
 /// The shards for each processor, unless `EXS_SHARDS` sets the number of all.
 const SHARDS_PER_PROCESSOR: usize = 4;
 
+/// The processors that this process may run on.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
 /// The most shards of this process: `EXS_SHARDS`, or a number for each processor.
 pub(super) fn shards_by_environment() -> usize {
-    let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
     let usual = || (SHARDS_PER_PROCESSOR * processors()).min(most_by_locked_memory());
     read("EXS_SHARDS", shards).ok().flatten().unwrap_or_else(usual)
 }

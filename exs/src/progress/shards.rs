@@ -100,6 +100,15 @@ pub(super) fn all() -> impl Iterator<Item = &'static Arc<Context>> {
     MADE.iter().take(limit()).filter_map(OnceLock::get)
 }
 
+/// True if threads of the program lead, or attend connections, in as many shards beside this one as there
+/// are processors: a thread that spins would keep one of them from its processor.
+pub(super) fn others_fill_processors(beside: Shard) -> bool {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    let processors = *PROCESSORS.get_or_init(super::options::processors);
+    let others = all().filter(|context| context.shard() != beside && context.is_shared());
+    others.take(processors).count() == processors
+}
+
 /// The sums of the counters of all shards.
 #[derive(Default)]
 pub(crate) struct Figures {
