@@ -86,7 +86,7 @@ impl ShmLink {
             granted.map_err(|fault| access_error(&fault))?;
             self.rx.owed.push_back(OwedAnswer::Read { raddr, key, left });
         }
-        self.rx.pos += head.len();
+        self.rx.ring.pos += head.len();
         Ok(())
     }
 
@@ -98,14 +98,14 @@ impl ShmLink {
     ) -> Result<(), LinkError> {
         self.may_ask()?;
         let mut raw = [0; OPERANDS_LEN];
-        let at = self.rx.pos + head.payload_at();
+        let at = self.rx.ring.pos + head.payload_at();
         self.mem.get(Area::Ring, at, &IoVecMut::new(&mut raw));
         let op = AtomicOperands::parse(&raw).op().ok_or(INVALID_RECORD)?;
         let word = env.keys.check_word(env.pd, env.qp, head.key, head.raddr);
         let word = word.map_err(|fault| access_error(&fault))?;
         let old = word.update_word(|old| op.apply(old));
         self.rx.owed.push_back(OwedAnswer::Atomic(old));
-        self.rx.pos += head.len();
+        self.rx.ring.pos += head.len();
         Ok(())
     }
 

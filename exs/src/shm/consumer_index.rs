@@ -8,15 +8,15 @@
 
 use super::link::ShmLink;
 use super::record::RecordHead;
-use super::ring::{MemSide, Word};
+use super::ring::{Mem, MemSide, Word};
 use super::ring_window::MIN_LAP;
-use super::rx::Rx;
 use super::sleep::FOR_ROOM;
 
 /// Bytes of a transfer from which on its end is reported with a check of its own.
 const MIN_REPORTED_ALONE: u64 = 128 << 10;
 
 /// The reports of the consumer index to the peer.
+#[derive(Clone)]
 pub(super) struct ConsumerIndex {
     /// Position up to which the peer knows that we have read.
     reported: u64,
@@ -41,7 +41,18 @@ impl ConsumerIndex {
     }
 }
 
-impl Rx {
+/// The reading end of a ring: where the next record comes.
+#[derive(Clone, Default)]
+pub(super) struct RingReader {
+    /// Position of the next record.
+    pub(super) pos: u64,
+    index: ConsumerIndex,
+    /// Bytes of the last eager record while its consumer borrows them; 0: none are borrowed. They are
+    /// not reported as read.
+    pub(super) borrowed: u64,
+}
+
+impl RingReader {
     /// Position up to which the peer may write again.
     fn free_upto(&self) -> u64 {
         self.pos - self.borrowed
@@ -49,23 +60,46 @@ impl Rx {
 
     /// True if the peer does not know yet how far we have read.
     pub(super) fn has_unreported(&self) -> bool {
-        self.free_upto() != self.consumer_index.reported
+        self.free_upto() != self.index.reported
+    }
+
+    /// True if so much is unreported that a report is due.
+    pub(super) fn must_report(&self) -> bool {
+        self.free_upto() - self.index.reported > self.index.max_unreported
+    }
+
+    /// Stores the consumer index. Does not wake the peer.
+    pub(super) fn publish(&mut self, mem: &Mem) {
+        if self.has_unreported() {
+            self.index.reported = self.free_upto();
+            mem.set(Word::Consumed, self.index.reported);
+        }
+    }
+
+    /// Stores the consumer index. True if it has changed: then the caller must wake a peer that waits for
+    /// room.
+    pub(super) fn report(&mut self, mem: &Mem) -> bool {
+        let changed = self.has_unreported() | std::mem::take(&mut self.index.ring_due);
+        self.publish(mem);
+        changed
+    }
+
+    /// Follows a skip: the next record is at the beginning of the ring.
+    pub(super) fn skip_to_start(&mut self, head: &RecordHead, mem: &Mem) {
+        self.index.set_lap(head.lap());
+        self.pos += mem.to_end(MemSide::Theirs, self.pos);
     }
 }
 
 impl ShmLink {
     /// Stores the consumer index. Does not wake the peer.
     pub(super) fn publish_consumed(&mut self) {
-        if self.rx.has_unreported() {
-            self.rx.consumer_index.reported = self.rx.free_upto();
-            self.mem.set(Word::Consumed, self.rx.consumer_index.reported);
-        }
+        self.rx.ring.publish(&self.mem);
     }
 
     /// Stores the consumer index, and wakes the peer if it waits for room.
     pub(super) fn report_consumed(&mut self) {
-        if self.rx.has_unreported() | std::mem::take(&mut self.rx.consumer_index.ring_due) {
-            self.publish_consumed();
+        if self.rx.ring.report(&self.mem) {
             self.ring(FOR_ROOM);
         }
     }
@@ -74,7 +108,7 @@ impl ShmLink {
     /// ends.
     pub(super) fn report_transfer(&mut self, len: u64) {
         self.publish_consumed();
-        self.rx.consumer_index.ring_due = true;
+        self.rx.ring.index.ring_due = true;
         if len >= MIN_REPORTED_ALONE {
             self.report_consumed();
         }
@@ -83,17 +117,14 @@ impl ShmLink {
     /// Reports only if more than `max_unreported` bytes are unreported. The rest goes out with our
     /// next message, with the next poll, or before we sleep.
     pub(super) fn report_consumed_lazily(&mut self) {
-        if self.rx.free_upto() - self.rx.consumer_index.reported
-            > self.rx.consumer_index.max_unreported
-        {
+        if self.rx.ring.must_report() {
             self.report_consumed();
         }
     }
 
     /// Follows a skip: the next record is at the beginning of the ring.
     pub(super) fn skip_to_start(&mut self, head: &RecordHead) {
-        self.rx.consumer_index.set_lap(head.lap());
-        self.rx.pos += self.mem.to_end(MemSide::Theirs, self.rx.pos);
+        self.rx.ring.skip_to_start(head, &self.mem);
     }
 }
 

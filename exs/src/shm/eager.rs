@@ -5,9 +5,11 @@
 //! before it on its connection, and if all of it fits a record.
 
 use super::ShmRnic;
+use super::consumer_index::RingReader;
 use super::link::{LinkPhase, ShmLink};
 use super::record::{RecordHead, RecordKind, SHORT_HEAD_LEN};
-use super::ring::{Area, LINE};
+use super::ring::{Area, LINE, Mem};
+use super::ring_window::RingWriter;
 use super::sleep::{FOR_RECORDS, FOR_ROOM};
 use super::tx::MAX_IN_RECORD;
 use crate::driver::{LinkOwner, Source};
@@ -38,7 +40,7 @@ impl ShmRnic {
         let Some(id) = self.link_of(qp) else { return EagerSend::Declined };
         let full = self.hot_set_is_full();
         let Ok(link) = self.links.get_mut(id) else { return EagerSend::Declined };
-        link.tx.window.set_busy_links(self.parts.hot.len());
+        link.tx.ring.window.set_busy_links(self.parts.hot.len());
         let sent = link.write_eager(payload, head);
         if !sent.is_taken() {
             return sent;
@@ -112,8 +114,59 @@ impl ShmRnic {
     pub(super) fn release_eager(&mut self, qp: Qp) {
         let Some(id) = self.link_of(qp) else { return };
         let Ok(link) = self.links.get_mut(id) else { return };
-        link.rx.borrowed = 0;
+        link.rx.ring.borrowed = 0;
         link.report_consumed_lazily();
+    }
+}
+
+impl RingWriter {
+    /// Makes sure that a message of `most` bytes at most has room.
+    #[inline]
+    pub(super) fn reserve_message(&mut self, most: usize, mem: &Mem) -> bool {
+        self.reserve(RecordHead::short(RecordKind::Send, 0, most).len(), mem)
+    }
+
+    /// Publishes a message that has room: the first `len` bytes of `header`, and `payload` behind them.
+    /// `read`: the position of this side's reader.
+    #[inline(always)]
+    pub(super) fn write_message(
+        &mut self,
+        (header, len): (&[u8; HEAD], usize),
+        payload: &IoVec<'_>,
+        read: u64,
+        mem: &Mem,
+    ) -> RecordHead {
+        let record = RecordHead::short(RecordKind::Send, 0, len + payload.len());
+        let pos = self.pos;
+        mem.put_head(pos, record.word(), header, len);
+        mem.put(Area::Ring, pos + (SHORT_HEAD_LEN + len) as u64, payload);
+        mem.publish(pos);
+        self.pos += record.len();
+        // This side has just received something, so this is an answer, and the peer probably waits.
+        if std::mem::replace(&mut self.read_at_message, read) != read {
+            mem.hint(Hint::Give, pos, record.len());
+        }
+        record
+    }
+}
+
+impl RingReader {
+    /// The head of the next record, which is there. None if it cannot be valid.
+    #[inline(always)]
+    pub(super) fn head(&self, mem: &Mem) -> Option<RecordHead> {
+        RecordHead::parse(&mem.head_at(self.pos))
+    }
+
+    /// The head of the next record, if it is a message without anything beside it. A record is there. It
+    /// may be a skip, which is followed.
+    pub(super) fn next_message(&mut self, mem: &Mem) -> Option<RecordHead> {
+        // `receive` refuses an invalid record.
+        let mut head = self.head(mem)?;
+        if head.kind == RecordKind::Skip {
+            self.skip_to_start(&head, mem);
+            head = mem.has_record(self.pos).then(|| self.head(mem))??;
+        }
+        (head.kind == RecordKind::Send && head.flags == 0).then_some(head)
     }
 }
 
@@ -124,13 +177,13 @@ impl ShmLink {
         head: &mut dyn FnMut(&mut [u8; HEAD]) -> usize,
     ) -> EagerSend {
         // The peer polls this line, so to get it is most of the cost: begin with that.
-        self.mem.hint(Hint::Take, self.tx.pos, LINE);
+        self.mem.hint(Hint::Take, self.tx.ring.pos, LINE);
         let open = self.phase == LinkPhase::Open && !self.socket.hung_up;
         let most = payload.len() + HEAD;
         if !open || most > MAX_IN_RECORD || !self.tx.is_drained() || self.peer_end().is_some() {
             return EagerSend::Declined;
         }
-        if !self.reserve(RecordHead::short(RecordKind::Send, 0, most).len()) {
+        if !self.tx.ring.reserve_message(most, &self.mem) {
             return EagerSend::NoRoom;
         }
         let mut header = [0; HEAD];
@@ -138,50 +191,35 @@ impl ShmLink {
         if len == 0 {
             return EagerSend::Declined;
         }
-        let record = RecordHead::short(RecordKind::Send, 0, len + payload.len());
-        let pos = self.tx.pos;
-        self.mem.put_head(pos, record.word(), &header, len);
-        self.mem.put(Area::Ring, pos + (SHORT_HEAD_LEN + len) as u64, payload);
-        self.mem.publish(pos);
-        self.tx.pos += record.len();
-        // This side has just received something, so this is an answer, and the peer probably waits.
-        if std::mem::replace(&mut self.polling.rx_pos_at_send, self.rx.pos) != self.rx.pos {
-            self.mem.hint(Hint::Give, pos, record.len());
-        }
+        let read = self.rx.ring.pos;
+        let record = self.tx.ring.write_message((&header, len), payload, read, &self.mem);
         // The consumer index leaves with the message.
-        let room = if self.rx.has_unreported() { FOR_ROOM } else { 0 };
+        let room = if self.rx.ring.has_unreported() { FOR_ROOM } else { 0 };
         self.publish_consumed();
         self.ring_for_message(payload.len(), FOR_RECORDS | room);
         // The next record is probably as long. Its lines are in the peer's cache; they will be ours
         // by then. All but the first line, which the peer polls.
-        let next = self.tx.next_pos(record.len(), &self.mem);
+        let next = self.tx.ring.next_pos(record.len(), &self.mem);
         self.mem.hint(Hint::Take, next + LINE, (record.len() - LINE).min(MOST_TAKEN));
         EagerSend::Sent
     }
 
     fn has_message(&self) -> bool {
         let free = self.phase.is_connected() && !self.base.stalled && self.rx.is_free();
-        free && self.mem.has_record(self.rx.pos)
+        free && self.mem.has_record(self.rx.ring.pos)
     }
 
     fn next_eager(&mut self, out: &mut [u8]) -> Option<(usize, Option<Segment>)> {
-        // `receive` refuses an invalid record.
-        let mut head = self.head().ok()?;
-        if head.kind == RecordKind::Skip {
-            self.skip_to_start(&head);
-            head = self.has_message().then(|| self.head().ok())??;
-        }
-        if head.kind != RecordKind::Send || head.flags != 0 {
-            return None;
-        }
-        let (at, out) = (self.rx.pos + head.payload_at(), out.get_mut(..head.inline)?);
+        let ring = &mut self.rx.ring;
+        let head = ring.next_message(&self.mem)?;
+        let (at, out) = (ring.pos + head.payload_at(), out.get_mut(..head.inline)?);
         let borrowed =
             if out.len() < MIN_BORROWED { None } else { self.mem.segment_at(at, out.len()) };
         match borrowed {
-            Some(_) => self.rx.borrowed = head.len(),
+            Some(_) => ring.borrowed = head.len(),
             None => self.mem.get(Area::Ring, at, &IoVecMut::new(out)),
         }
-        self.rx.pos += head.len();
+        ring.pos += head.len();
         self.polling.misses = 0;
         self.report_consumed_lazily();
         Some((head.inline, borrowed))

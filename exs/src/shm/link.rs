@@ -146,8 +146,6 @@ pub(super) struct Polling {
     pub(super) misses: u32,
     /// The value of `ShmParts::pause_epoch` when eager receives were paused; 0: never.
     pub(super) paused_epoch: u64,
-    /// `rx.pos` when we sent an eager message last.
-    pub(super) rx_pos_at_send: u64,
     /// When records or payload moved last.
     pub(super) last_moved: Time,
 }
@@ -221,13 +219,7 @@ impl ShmLink {
                 ird: 0,
             },
             wake_up: WakeUp::default(),
-            polling: Polling {
-                hot: false,
-                misses: 0,
-                paused_epoch: 0,
-                rx_pos_at_send: 0,
-                last_moved: Time::ZERO,
-            },
+            polling: Polling { hot: false, misses: 0, paused_epoch: 0, last_moved: Time::ZERO },
             greeting: None,
             place: None,
             origin: None,
@@ -305,7 +297,7 @@ impl ShmLink {
                 }
             }
             (ControlMessage::PassDescriptor, [_]) if self.peer.trusted => {
-                self.wake_up.polled.adopt(fds.pop());
+                self.wake_up.bell.adopt_descriptor(fds.pop());
             }
             (&ControlMessage::Share { slot, generation, len }, [fd]) if self.peer.trusted => {
                 return self.views.add(slot, generation, len, fd);

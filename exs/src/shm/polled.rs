@@ -19,17 +19,14 @@ use std::os::fd::BorrowedFd;
 use super::attended::AttendantSleep;
 use super::control::ControlMessage;
 use super::link::ShmLink;
-use super::sleep::{BY_DESCRIPTOR, RingDescriptor};
+use super::sleep::BY_DESCRIPTOR;
 use crate::rnic::PolledSleep;
-use crate::sys::{ForeignFd, PollBell};
 
-/// The descriptors that both programs poll.
+/// The descriptor that our program polls.
 #[derive(Default)]
-pub(super) struct PolledEnds {
-    /// The library's end of the peer. None: the peer has sent none.
-    theirs: Option<PollBell>,
+pub(super) struct PolledEnd {
     ours: OurEnd,
-    /// The peer's rings at our descriptor that were not reported yet.
+    /// The peer's rings there that were not reported yet.
     rings: u32,
 }
 
@@ -45,12 +42,7 @@ enum OurEnd {
     Armed,
 }
 
-impl PolledEnds {
-    /// Adopts the end that has come. An end of another kind is ignored: the usual bells go on.
-    pub(super) fn adopt(&mut self, end: Option<ForeignFd>) {
-        self.theirs = end.and_then(|fd| PollBell::adopt(fd).ok());
-    }
-
+impl PolledEnd {
     /// True while the word asks the peer to ring at the descriptor.
     pub(super) fn is_armed(&self) -> bool {
         self.ours == OurEnd::Armed
@@ -64,23 +56,6 @@ impl PolledEnds {
 }
 
 impl ShmLink {
-    /// Wakes the peer for an eager message of `len` bytes. A message without bytes is none for a
-    /// receive of the program, but for its session.
-    pub(super) fn ring_for_message(&self, len: usize, what: u64) {
-        let bell = self.wake_up.polled.theirs.as_ref().filter(|_| len > 0);
-        let Some(bell) = bell else { return self.ring(what) };
-        match self.mem.sleep_words().must_ring_descriptor() {
-            RingDescriptor::Usual => self.ring(what),
-            RingDescriptor::No => {}
-            RingDescriptor::Yes => {
-                // Without room there the descriptor is readable, and has been for long.
-                if !bell.ring(len) {
-                    self.mem.sleep_words().uncount_ring();
-                }
-            }
-        }
-    }
-
     /// Announces the sleep of the program, which polls the other end of `end`.
     pub(super) fn sleep_polled(&mut self, end: BorrowedFd<'_>) -> PolledSleep {
         if self.wake_up.polled.ours == OurEnd::Kept {

@@ -20,9 +20,9 @@
 //! - Hence `len + unreported < offset`, which is the free space at the beginning.
 
 use super::link::ShmLink;
-use super::record::RecordHead;
-use super::ring::{Mem, MemSide, RING, Word};
-use super::tx::Tx;
+use super::record::{PIECE_LEN, RecordHead, RecordPiece};
+use super::ring::{Area, Mem, MemSide, RING, Word};
+use crate::sys::IoVec;
 
 /// Bytes of the shortest lap of a connection that is busy alone.
 const MIN_LAP_ALONE: u64 = 64 << 10;
@@ -38,6 +38,7 @@ const LAG_TO_SHRINK: u64 = 2;
 const LAPS_TO_SHRINK: u32 = 8;
 
 /// The ring window of one sender.
+#[derive(Clone)]
 pub(super) struct RingWindow {
     /// Bytes of a lap.
     len: u64,
@@ -116,7 +117,19 @@ impl RingWindow {
     }
 }
 
-impl Tx {
+/// The writing end of a ring: where the next record goes.
+#[derive(Clone, Default)]
+pub(super) struct RingWriter {
+    /// Position of the next record.
+    pub(super) pos: u64,
+    /// The peer's consumer index, as read last.
+    pub(super) consumed: u64,
+    pub(super) window: RingWindow,
+    /// Position of this side's reader when the last eager message left.
+    pub(super) read_at_message: u64,
+}
+
+impl RingWriter {
     /// Bytes to skip before a record of `len` bytes. None if there is no room for the record.
     fn skip_for(&mut self, len: u64, mem: &Mem) -> Option<u64> {
         let left = mem.to_end(MemSide::Ours, self.pos);
@@ -146,24 +159,49 @@ impl Tx {
         let left = mem.to_end(MemSide::Ours, self.pos);
         self.pos + if self.window.exceeds(left, len) { left } else { 0 }
     }
-}
 
-impl ShmLink {
-    /// Makes sure that a record of `len` bytes has room at `tx.pos`, and writes a skip if needed.
-    /// False if there is no room. `Tx::read_peer_words` ends a link whose peer reports an
-    /// impossible index.
+    /// Makes sure that a record of `len` bytes has room at `pos`, and writes a skip if needed. False if
+    /// there is no room. `Tx::read_peer_words` ends a link whose peer reports an impossible index.
     #[inline(always)]
-    pub(super) fn reserve(&mut self, len: u64) -> bool {
-        match self.tx.skip_for(len, &self.mem) {
+    pub(super) fn reserve(&mut self, len: u64, mem: &Mem) -> bool {
+        match self.skip_for(len, mem) {
             None => return false,
             Some(0) => {}
             Some(bytes) => {
-                let end = self.tx.pos + bytes;
-                self.append(&RecordHead::skip(self.tx.window.len), |_, _| {}, &[]);
-                self.tx.pos = end;
+                let end = self.pos + bytes;
+                self.append(&RecordHead::skip(self.window.len), |_, _| {}, &[], mem);
+                self.pos = end;
             }
         }
         true
+    }
+
+    /// Writes a record at `pos` and publishes it. The caller must have reserved the room.
+    pub(super) fn append(
+        &mut self,
+        head: &RecordHead,
+        payload: impl FnOnce(&Mem, u64),
+        pieces: &[RecordPiece],
+        mem: &Mem,
+    ) {
+        let pos = self.pos;
+        let (raw, len) = head.emit();
+        mem.put(Area::Ring, pos + 8, &IoVec::new(&raw[..len]));
+        payload(mem, pos + head.payload_at());
+        for (i, piece) in pieces.iter().enumerate() {
+            let at = pos + head.pieces_at() + (i * PIECE_LEN) as u64;
+            mem.put(Area::Ring, at, &IoVec::new(&piece.emit()));
+        }
+        mem.publish(pos);
+        self.pos += head.len();
+    }
+}
+
+impl ShmLink {
+    /// Makes sure that a record of `len` bytes has room ([`RingWriter::reserve`]).
+    #[inline(always)]
+    pub(super) fn reserve(&mut self, len: u64) -> bool {
+        self.tx.ring.reserve(len, &self.mem)
     }
 
     /// Does the same for a record that waits if there is no room.

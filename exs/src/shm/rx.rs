@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::answers::OwedAnswer;
-use super::consumer_index::ConsumerIndex;
+use super::consumer_index::RingReader;
 use super::link::{Env, LinkError, ShmLink, SocketInput, TransferOutcome};
 use super::record::{
     BY_LANE, INVALIDATE, PIECE_LEN, RecordHead, RecordKind, RecordPiece, SOLICITED,
@@ -69,12 +69,8 @@ struct IncomingRecord {
 /// The receiving half.
 #[derive(Default)]
 pub(super) struct Rx {
-    /// Position of the next record.
-    pub(super) pos: u64,
-    pub(super) consumer_index: ConsumerIndex,
-    /// Bytes of the last eager record while its consumer borrows them; 0: none are borrowed. They are
-    /// not reported as read.
-    pub(super) borrowed: u64,
+    /// The ring of records.
+    pub(super) ring: RingReader,
     /// Bytes taken out of the lane.
     lane_drained: u64,
     /// The record whose payload is being fetched.
@@ -91,9 +87,9 @@ impl Rx {
         match &self.current {
             Some(c) => !c.by_lane || mem.theirs(Word::Filled) != self.lane_drained,
             None => {
-                let found = !stalled && !self.fin_received && mem.has_record(self.pos);
+                let found = !stalled && !self.fin_received && mem.has_record(self.ring.pos);
                 if found {
-                    mem.prefetch_next_line(self.pos);
+                    mem.prefetch_next_line(self.ring.pos);
                 }
                 found
             }
@@ -132,7 +128,7 @@ impl ShmLink {
         env: &mut Env<'_>,
         budget: usize,
     ) -> Result<TransferOutcome, LinkError> {
-        let (mut left, before) = (budget as u64, self.rx.pos);
+        let (mut left, before) = (budget as u64, self.rx.ring.pos);
         let mut pass = TransferOutcome::default();
         self.base.stalled = false;
         loop {
@@ -145,7 +141,7 @@ impl ShmLink {
                     break;
                 }
             }
-            if self.rx.fin_received || !self.mem.has_record(self.rx.pos) {
+            if self.rx.fin_received || !self.mem.has_record(self.rx.ring.pos) {
                 break;
             }
             if left == 0 {
@@ -159,17 +155,17 @@ impl ShmLink {
             }
             left = left.saturating_sub(head.len());
         }
-        pass.moved |= self.rx.pos != before;
+        pass.moved |= self.rx.ring.pos != before;
         self.report_consumed();
         Ok(pass)
     }
 
     #[inline(always)]
     pub(super) fn head(&self) -> Result<RecordHead, LinkError> {
-        RecordHead::parse(&self.mem.head_at(self.rx.pos)).ok_or(INVALID_RECORD)
+        self.rx.ring.head(&self.mem).ok_or(INVALID_RECORD)
     }
 
-    /// Takes the record at `rx.pos`, or begins to fetch its payload. False if there is no receive
+    /// Takes the next record, or begins to fetch its payload. False if there is no receive
     /// for it.
     fn begin_record(&mut self, head: &RecordHead, env: &mut Env<'_>) -> Result<bool, LinkError> {
         match head.kind {
@@ -200,16 +196,16 @@ impl ShmLink {
             RecordKind::Read => self.begin_read(head, env)?,
             RecordKind::Atomic => self.execute_atomic(head, env)?,
             RecordKind::Answer => {
-                let at = self.rx.pos + head.payload_at();
+                let at = self.rx.ring.pos + head.payload_at();
                 let sink = self.tx.take_answer(head.inline as u64).ok_or(UNEXPECTED)?;
                 sink.for_range(|seg, from, n, done| {
                     self.mem.get(Area::Ring, at + done, &seg.io_vec_mut(from, n));
                 });
-                self.rx.pos += head.len();
+                self.rx.ring.pos += head.len();
             }
             RecordKind::Fin => {
                 self.rx.fin_received = true;
-                self.rx.pos += head.len();
+                self.rx.ring.pos += head.len();
             }
             RecordKind::Skip => self.skip_to_start(head),
         }
@@ -253,7 +249,7 @@ impl ShmLink {
         buf: Option<RxBuf>,
         env: &mut Env<'_>,
     ) -> Result<(), LinkError> {
-        let (pos, inline) = (self.rx.pos, head.inline as u64);
+        let (pos, inline) = (self.rx.ring.pos, head.inline as u64);
         let at = pos + head.payload_at();
         match (&buf, head.kind) {
             (Some(buf), RecordKind::Send | RecordKind::LongSend) => {
@@ -300,7 +296,7 @@ impl ShmLink {
         done: u64,
         by_lane: bool,
     ) {
-        let end = self.rx.pos + head.len();
+        let end = self.rx.ring.pos + head.len();
         self.rx.current =
             Some(Box::new(IncomingRecord { head: *head, end, buf, pieces, done, by_lane }));
     }
@@ -321,7 +317,7 @@ impl ShmLink {
             wc.solicited = head.flags & SOLICITED != 0;
             env.wcs.push(wc);
         }
-        self.rx.pos += head.len();
+        self.rx.ring.pos += head.len();
         Ok(())
     }
 

@@ -223,7 +223,7 @@ impl ShmRnic {
             None => &mut pair.recvs,
         };
         let (keys, pd, wcs) = (&self.memory.keys, attr.pd.0, &mut self.reports.wcs);
-        link.tx.window.set_busy_links(self.parts.hot.len());
+        link.tx.ring.window.set_busy_links(self.parts.hot.len());
         // Read before the records: records from before the end are still taken.
         link.end = link.peer_end();
         let turn = link

@@ -144,7 +144,7 @@ fn ended_in_order(link: &ShmLink) -> bool {
 /// True if the memory of a link that has ended in order may be used again.
 fn may_be_spare(link: &ShmLink) -> bool {
     let lanes = link.mem.theirs(Word::Filled) | link.tx.lane_filled();
-    let little = link.tx.pos.saturating_add(link.rx.pos) <= LITTLE && lanes == 0;
+    let little = link.tx.ring.pos.saturating_add(link.rx.ring.pos) <= LITTLE && lanes == 0;
     little && link.peer.trusted
 }
 

@@ -23,10 +23,10 @@ use super::answers::{AtomicOperands, OPERANDS_LEN};
 use super::link::{Env, LinkError, LinkPhase, ShmLink, TransferOutcome};
 use super::pending::{PayloadRoute, PendingWr, ReadSink};
 use super::record::{
-    BY_LANE, INVALIDATE, MAX_PAYLOAD, PIECE_LEN, RecordHead, RecordKind, RecordPiece, SOLICITED,
+    BY_LANE, INVALIDATE, MAX_PAYLOAD, RecordHead, RecordKind, RecordPiece, SOLICITED,
 };
 use super::ring::{Area, LANE, Mem, Word};
-use super::ring_window::RingWindow;
+use super::ring_window::RingWriter;
 use super::sleep::FOR_RECORDS;
 use crate::iwarp::TxWr;
 use crate::mem::{AccessFault, Key, MAX_SGE};
@@ -54,11 +54,8 @@ pub(super) struct Tx {
     doorbell_upto: usize,
     /// Number of the oldest WR in `queue`, counted over the life of the connection.
     first_number: u64,
-    /// Position of the next record.
-    pub(super) pos: u64,
-    /// The peer's consumer index, as read last.
-    pub(super) consumed: u64,
-    pub(super) window: RingWindow,
+    /// The ring of records.
+    pub(super) ring: RingWriter,
     /// Page of the ring's stream (`TRIM_STEP`) at which memory was given back last.
     trimmed: u64,
     /// End of the last record that names pieces.
@@ -103,9 +100,9 @@ impl Tx {
 
     /// Gives memory that an idle connection does not need back to the kernel.
     pub(super) fn trim(&mut self, mem: &Mem) {
-        let page = self.pos / TRIM_STEP;
+        let page = self.ring.pos / TRIM_STEP;
         if std::mem::replace(&mut self.trimmed, page) != page {
-            mem.trim(self.consumed, self.pos);
+            mem.trim(self.ring.consumed, self.ring.pos);
         }
         // The peer has taken everything out of the lane.
         if self.lane_filled != self.lane_trimmed && mem.theirs(Word::Drained) == self.lane_filled {
@@ -127,7 +124,7 @@ impl Tx {
     /// True if the words of the peer may have changed what this half can do.
     pub(super) fn has_work(&self, mem: &Mem) -> bool {
         self.waits_for_peer()
-            && (mem.theirs(Word::Consumed) != self.consumed
+            && (mem.theirs(Word::Consumed) != self.ring.consumed
                 || mem.theirs(Word::LaneFor) > self.lane_requested
                 || self.lane_waits() && self.lane_room(mem) > 0)
     }
@@ -202,7 +199,7 @@ impl Tx {
     fn retire(&mut self, env: &mut Env<'_>) {
         while self.written > 0
             && let Some(e) = self.queue.front()
-            && e.is_done(self.consumed)
+            && e.is_done(self.ring.consumed)
         {
             if e.wr.signaled {
                 let wc: Wc = env.wc(e.wr.wr_id, e.op(), WcStatus::Success, e.len);
@@ -225,7 +222,7 @@ impl Tx {
     /// # Errors
     /// The values are impossible.
     fn read_peer_words(&mut self, mem: &Mem) -> Result<(), LinkError> {
-        self.read_consumed(mem).ok_or(UNEXPECTED)?;
+        self.ring.read_consumed(mem).ok_or(UNEXPECTED)?;
         let wanted = mem.theirs(Word::LaneFor);
         if wanted > self.lane_requested {
             self.lane_requested = wanted;
@@ -247,7 +244,7 @@ impl ShmLink {
         budget: usize,
     ) -> Result<TransferOutcome, LinkError> {
         self.tx.read_peer_words(&self.mem)?;
-        let (pos, filled) = (self.tx.pos, self.tx.lane_filled);
+        let (pos, filled) = (self.tx.ring.pos, self.tx.lane_filled);
         let mut left = budget as u64;
         self.answer(env, &mut left)?;
         self.tx.answer_waits = self.owes_answers();
@@ -255,33 +252,24 @@ impl ShmLink {
         while self.tx.written < self.tx.doorbell_upto && self.write_record(self.tx.written) {
             self.tx.written += 1;
         }
-        if self.tx.pos != pos {
+        if self.tx.ring.pos != pos {
             self.ring(FOR_RECORDS);
         }
         self.fill_lane(&mut left)?;
         self.send_fin();
         self.tx.retire(env);
-        let moved = self.tx.pos != pos || self.tx.lane_filled != filled;
+        let moved = self.tx.ring.pos != pos || self.tx.lane_filled != filled;
         Ok(TransferOutcome { more: left == 0, moved })
     }
 
-    /// Writes a record at `tx.pos` and publishes it. The caller must have reserved the room.
+    /// Writes a record, for which the caller has reserved the room.
     pub(super) fn append(
         &mut self,
         head: &RecordHead,
         payload: impl FnOnce(&Mem, u64),
         pieces: &[RecordPiece],
     ) {
-        let pos = self.tx.pos;
-        let (raw, len) = head.emit();
-        self.mem.put(Area::Ring, pos + 8, &IoVec::new(&raw[..len]));
-        payload(&self.mem, pos + head.payload_at());
-        for (i, piece) in pieces.iter().enumerate() {
-            let at = pos + head.pieces_at() + (i * PIECE_LEN) as u64;
-            self.mem.put(Area::Ring, at, &IoVec::new(&piece.emit()));
-        }
-        self.mem.publish(pos);
-        self.tx.pos += head.len();
+        self.tx.ring.append(head, payload, pieces, &self.mem);
     }
 
     /// Writes the record of the WR at this index. False if it has to wait.
@@ -324,7 +312,7 @@ impl ShmLink {
         if !self.reserve_or_wait(head.len()) {
             return false;
         }
-        let (pos, whole) = (self.tx.pos, route == PayloadRoute::InRecord);
+        let (pos, whole) = (self.tx.ring.pos, route == PayloadRoute::InRecord);
         let queue = std::mem::take(&mut self.tx.queue);
         let wr = &queue[at].wr;
         let operands = atomic.map(|a| a.emit());
@@ -342,14 +330,14 @@ impl ShmLink {
         let number = self.tx.first_number + at as u64;
         match route {
             PayloadRoute::Pieces => {
-                self.tx.last_piece_end = self.tx.pos;
-                self.shares.note(&pieces[..head.pieces], self.tx.pos);
+                self.tx.last_piece_end = self.tx.ring.pos;
+                self.shares.note(&pieces[..head.pieces], self.tx.ring.pos);
             }
             PayloadRoute::Lane => self.tx.lane_queue.push_back((number, 0)),
             PayloadRoute::Answers if total > 0 => self.tx.reads += 1,
             _ => {}
         }
-        let end = self.tx.pos;
+        let end = self.tx.ring.pos;
         let e = &mut self.tx.queue[at];
         (e.start, e.end, e.route) = (pos, end, route);
         true
@@ -382,7 +370,7 @@ impl ShmLink {
         if len <= MAX_PAYLOAD {
             return in_record(head);
         }
-        (self.tx.consumed >= self.tx.last_piece_end).then(|| {
+        (self.tx.ring.consumed >= self.tx.last_piece_end).then(|| {
             head.flags |= BY_LANE;
             PayloadRoute::Lane
         })
@@ -400,9 +388,9 @@ impl ShmLink {
             return false;
         };
         let count = self.tx.queue[at].wr.sgl.iter().count();
-        let end = self.tx.pos + RecordHead { pieces: count, ..*head }.len();
+        let end = self.tx.ring.pos + RecordHead { pieces: count, ..*head }.len();
         for (i, seg) in self.tx.queue[at].wr.sgl.iter().enumerate() {
-            pieces[i] = match self.shares.piece(seg, end, self.tx.consumed, sock) {
+            pieces[i] = match self.shares.piece(seg, end, self.tx.ring.consumed, sock) {
                 Some(piece) => piece,
                 None => return false,
             };

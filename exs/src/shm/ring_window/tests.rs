@@ -11,7 +11,7 @@ use super::*;
 
 /// A ring with a writer and a reader.
 struct Pipe {
-    tx: Tx,
+    tx: RingWriter,
     ours: Mem,
     theirs: Mem,
     /// Ends of unread records; for a skip, also the lap that it announces.
@@ -25,7 +25,7 @@ impl Pipe {
     fn new(side: usize) -> Pipe {
         let (a, b) = Mem::both([1, 2]);
         let (ours, theirs) = if side == 0 { (a, b) } else { (b, a) };
-        let (tx, index) = (Tx::default(), ConsumerIndex::default());
+        let (tx, index) = (RingWriter::default(), ConsumerIndex::default());
         Pipe { tx, ours, theirs, records: VecDeque::new(), read_upto: 0, reported: 0, index }
     }
 
