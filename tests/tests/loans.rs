@@ -1,16 +1,30 @@
 //! Connections that an engine has lent to the threads that block on them: these send and receive small
 //! messages by themselves, and anything else brings the connection back.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use exs::__ffi::is_attended;
-use exs::{EventQueue, Interest, RecvFlags, Rights, Socket, Token, Transport};
-use exs_tests::harness::blocked::{alone, beside_blocked_threads, pair};
-use exs_tests::harness::{Rng, check, pattern};
+use exs::__ffi::{is_attended, is_dormant_loan, is_waiting_on_loan};
+use exs::{
+    Error, EventQueue, Interest, OpError, Options, RecvFlags, Rights, Socket, SocketType, Token,
+    Transport,
+};
+use exs_tests::harness::blocked::{
+    IDLERS, alone, beside_blocked_threads, pair, until_threads_attend,
+};
+use exs_tests::harness::{Rng, Watchdog, check, pattern, peer};
+
+/// The transports whose RNICs lend.
+const LENDING: [Transport; 2] = [Transport::Soft, Transport::Shm];
 
 /// Small messages after which a connection has been lent: the first sleeps of a thread are ordinary ones.
 const BEFORE: usize = 20;
+
+/// Runs a case on each of these transports, beside threads that block.
+fn on_each(case: impl Fn(Transport)) {
+    LENDING.into_iter().for_each(|transport| beside_blocked_threads(transport, || case(transport)));
+}
 
 /// Answers questions of these lengths, until the end.
 fn answer(server: &Socket, lengths: impl Iterator<Item = usize>) {
@@ -42,8 +56,8 @@ fn warm(client: &Socket, server: &Socket) {
 fn threads_move_small_messages_without_the_engine() {
     const ROUNDS: usize = 100;
     let _one = alone("threads_move_small_messages_without_the_engine");
-    beside_blocked_threads(Transport::Soft, || {
-        let (client, server) = pair(Transport::Soft);
+    on_each(|transport| {
+        let (client, server) = pair(transport);
         warm(&client, &server);
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -73,8 +87,8 @@ fn threads_move_small_messages_without_the_engine() {
 fn calls_of_other_threads_bring_a_connection_back() {
     const ROUNDS: usize = 400;
     let _one = alone("calls_of_other_threads_bring_a_connection_back");
-    beside_blocked_threads(Transport::Soft, || {
-        let pairs: Vec<_> = (0..4).map(|_| pair(Transport::Soft)).collect();
+    on_each(|transport| {
+        let pairs: Vec<_> = (0..4).map(|_| pair(transport)).collect();
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let askers: Vec<_> = pairs
@@ -117,8 +131,8 @@ fn calls_of_other_threads_bring_a_connection_back() {
 #[test]
 fn each_kind_of_call_finds_the_connection() {
     let _one = alone("each_kind_of_call_finds_the_connection");
-    beside_blocked_threads(Transport::Soft, || {
-        let (client, server) = pair(Transport::Soft);
+    on_each(|transport| {
+        let (client, server) = pair(transport);
         let queue = EventQueue::new(8).unwrap();
         // A send with a queue.
         warm(&client, &server);
@@ -166,8 +180,8 @@ fn each_kind_of_call_finds_the_connection() {
 fn threads_share_a_connection() {
     const MESSAGES: usize = 2000;
     let _one = alone("threads_share_a_connection");
-    beside_blocked_threads(Transport::Soft, || {
-        let (client, server) = pair(Transport::Soft);
+    on_each(|transport| {
+        let (client, server) = pair(transport);
         warm(&client, &server);
         let sums: Vec<usize> = thread::scope(|scope| {
             let receivers = [0, 1].map(|_| {
@@ -205,8 +219,8 @@ fn threads_share_a_connection() {
 #[test]
 fn a_connection_that_no_thread_uses_comes_back() {
     let _one = alone("a_connection_that_no_thread_uses_comes_back");
-    beside_blocked_threads(Transport::Soft, || {
-        let (client, server) = pair(Transport::Soft);
+    on_each(|transport| {
+        let (client, server) = pair(transport);
         warm(&client, &server);
         while is_attended(&client) || is_attended(&server) {
             thread::yield_now();
@@ -219,5 +233,107 @@ fn ask_once(client: &Socket, server: &Socket) {
     thread::scope(|scope| {
         scope.spawn(|| answer(server, std::iter::once(100)));
         ask(client, 5, 100);
+    });
+}
+
+/// Waits until one more thread waits for a message. True if it does so on its lent connection. The engine
+/// may have had something to do there, and has kept it.
+fn waits_on_loan(socket: &Socket) -> bool {
+    until_threads_attend(IDLERS);
+    is_waiting_on_loan(socket)
+}
+
+/// Over shared memory a thread keeps the connection however long it waits. A read of a stream has a time
+/// limit.
+#[test]
+fn a_long_wait_ends_with_the_message() {
+    let _one = alone("a_long_wait_ends_with_the_message");
+    beside_blocked_threads(Transport::Shm, || {
+        let (client, server) = pair(Transport::Shm);
+        warm(&client, &server);
+        let mut long = 0;
+        while long < 3 {
+            thread::scope(|scope| {
+                let wait = scope.spawn(|| server.blocking().recv_exact(&mut [0; 10]));
+                if waits_on_loan(&server) {
+                    while !is_dormant_loan(&server) {
+                        thread::yield_now();
+                    }
+                    long += 1;
+                }
+                client.blocking().send_all(&[1; 10]).unwrap();
+                wait.join().unwrap().unwrap();
+                assert!(!is_dormant_loan(&server), "the engine looks after the connection");
+            });
+            ask_once(&client, &server);
+        }
+    });
+}
+
+/// Another thread ends a wait on a lent connection, which has no time limit over shared memory.
+#[test]
+fn a_cancel_ends_the_wait() {
+    let _one = alone("a_cancel_ends_the_wait");
+    on_each(|transport| {
+        let (client, server) = pair(transport);
+        let mut lent = false;
+        while !lent {
+            warm(&client, &server);
+            thread::scope(|scope| {
+                let wait = scope.spawn(|| server.blocking().recv(&mut [0; 10]));
+                lent = waits_on_loan(&server);
+                assert_eq!(server.cancel_all(), 1);
+                let end = wait.join().unwrap().expect_err("nothing was sent");
+                assert!(matches!(end, Error::Op(OpError::Cancelled)), "{end:?}");
+            });
+        }
+        ask_once(&client, &server);
+    });
+}
+
+/// What the other process does.
+#[test]
+fn child() {
+    let Some(words) = peer::part() else { return };
+    let _dog = Watchdog::new("the child");
+    let transport = if words[0] == "Soft" { Transport::Soft } else { Transport::Shm };
+    let client = Socket::with_options(SocketType::Stream, options(transport)).unwrap();
+    client.blocking().connect(words[1].parse::<SocketAddr>().unwrap()).unwrap();
+    answer(&client, std::iter::repeat(10));
+}
+
+/// Without a keep-alive, which would find a peer that is gone.
+fn options(transport: Transport) -> Options {
+    Options::default().with_transport(transport).with_keep_alive(None).with_dead_after(None)
+}
+
+/// The peer is killed while the thread waits on its lent connection.
+#[test]
+fn the_end_of_the_other_process_ends_the_wait() {
+    let _one = alone("the_end_of_the_other_process_ends_the_wait");
+    on_each(|transport| {
+        let listener = Socket::with_options(SocketType::Stream, options(transport)).unwrap();
+        listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.listen(8).unwrap();
+        let (word, addr) = (format!("{transport:?}"), listener.local_addr().unwrap().to_string());
+        let mut child = peer::Peer::start("child", &word, &[&addr]);
+        let (socket, _) = listener.blocking().accept().unwrap();
+        (0..BEFORE).for_each(|_| ask(&socket, 1, 10));
+        let mut killed = false;
+        while !killed {
+            thread::scope(|scope| {
+                let wait = scope.spawn(|| socket.blocking().recv(&mut [0; 10]));
+                if !waits_on_loan(&socket) {
+                    socket.blocking().send_all(&[1; 10]).unwrap();
+                    assert_eq!(wait.join().unwrap().unwrap(), 10);
+                    return;
+                }
+                child.kill();
+                killed = true;
+                let end = wait.join().unwrap().expect_err("the peer has not closed");
+                assert!(matches!(end, Error::Op(OpError::Reset { .. })), "{end:?}");
+            });
+        }
+        assert!(socket.blocking().send_all(b"x").is_err());
     });
 }

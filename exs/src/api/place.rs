@@ -255,6 +255,19 @@ pub fn is_attended(socket: &Socket) -> bool {
     home.is_some_and(|(context, id)| context.look(|engine| engine.sockets.is_attended(id)))
 }
 
+/// True if the connection of this socket is lent to a thread that waits there for a message: for tests.
+/// It ends no loan.
+#[cfg(any(test, feature = "internals"))]
+pub fn is_waiting_on_loan(socket: &Socket) -> bool {
+    socket.handle().loan().is_read()
+}
+
+/// True if a thread has waited there for so long that the engine does not look after the loan.
+#[cfg(any(test, feature = "internals"))]
+pub fn is_dormant_loan(socket: &Socket) -> bool {
+    socket.handle().loan().is_dormant()
+}
+
 /// A queue of the calling thread's, for one operation of the socket that the thread waits for. To
 /// be given back by [`keep_private_queue`].
 ///

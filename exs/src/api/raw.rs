@@ -20,8 +20,6 @@ use std::time::Duration;
 
 pub use super::batch::{Tagged as Posting, recv_batch, send_batch};
 pub use super::event_loop::{accept_in_loop, in_loop, note_loop, send_in_loop};
-#[cfg(any(test, feature = "internals"))]
-pub use super::place::is_attended;
 pub use super::place::{
     FIRST_SHARD, LoopId, Place, RecvAtOnce, Standing, Watch, accept_in_turn, cancel_but, cancel_on,
     dequeue_exact, dequeue_of, end_polling, end_polling_at_end, failure, found_nothing, inner_fd,
@@ -29,6 +27,8 @@ pub use super::place::{
     recv_at_once, recv_ready, rung_by, send_at_once, shard_of, shown_fd, standing, tag, tagged,
     take_accepted, take_descriptor, watch,
 };
+#[cfg(any(test, feature = "internals"))]
+pub use super::place::{is_attended, is_dormant_loan, is_waiting_on_loan};
 pub use super::{AttendedStream, LoopDriver, RungBy};
 use super::{Export, Socket};
 use crate::mem::{Buffer, MemError, MemoryRegion, Region, Segment};

@@ -19,8 +19,8 @@ use crate::iwarp::TxWr;
 use crate::mem::Key;
 use crate::rnic::{
     AttemptNumber, Attended, AttendedBlock, AttendedEnd, AttendedWait, ConnParam, DeferredEnd,
-    DeferredWrite, Disconnect, EagerRecv, EagerSend, HEAD, LentConnection, ListenOpts, LoanReport,
-    PolledSleep, Qp, QpState, Ready, RnicError, StarvedListener, TakesGroups,
+    DeferredWrite, Disconnect, EagerRecv, EagerSend, HEAD, LentConnection, ListenOpts, PolledSleep,
+    Qp, QpState, Ready, RnicError, StarvedListener, TakesGroups,
 };
 use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
@@ -334,7 +334,7 @@ pub trait Traffic: LinkSetup {
     fn end_loan(
         _driver: &mut Driver<Self>,
         _id: u32,
-        _report: LoanReport,
+        _loan: Box<dyn LentConnection>,
         _reads: bool,
         _now: Time,
     ) {

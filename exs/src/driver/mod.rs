@@ -56,8 +56,8 @@ use crate::rnic::table::IdTable;
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, Caps, ConnParam, ConnReq, Cq, DeferredEnd,
     DeferredWrite, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD, LentConnection,
-    ListenOpts, Listener, LoanReport, Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic,
-    RnicError, RnicEvent, SendWr, SharedPort, Srq, StarvedListener, TakesGroups, Wc,
+    ListenOpts, Listener, Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError,
+    RnicEvent, SendWr, SharedPort, Srq, StarvedListener, TakesGroups, Wc,
 };
 use crate::sys::{IoVec, RandomSource, SharedStream};
 use crate::time::Time;
@@ -353,9 +353,9 @@ impl<L: Traffic> Rnic for Driver<L> {
     fn lend(&mut self, qp: Qp) -> Option<Box<dyn LentConnection>> {
         L::lend(self, self.link_of(qp)?)
     }
-    fn end_loan(&mut self, qp: Qp, report: LoanReport, reads: bool, now: Time) {
+    fn end_loan(&mut self, qp: Qp, loan: Box<dyn LentConnection>, reads: bool, now: Time) {
         if let Some(id) = self.link_of(qp) {
-            L::end_loan(self, id, report, reads, now);
+            L::end_loan(self, id, loan, reads, now);
         }
     }
     fn wake_attended(&mut self, qp: Qp, end: AttendedEnd<'_>) {

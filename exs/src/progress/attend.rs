@@ -6,7 +6,7 @@
 //! connection. It sleeps on the connection's own descriptor, and runs the engine for messages that
 //! came there. The background thread then leads for all other connections.
 //!
-//! Over the software RNIC the engine lends the connection to a thread that waits for a small message
+//! Without a device the engine lends the connection to a thread that waits for a small message
 //! ([`LoanCell`]). Such a thread comes back to the engine only if something else comes.
 //!
 //! Where memory shows what comes, the thread looks there for a moment before it sleeps, as long as
@@ -25,7 +25,7 @@ use super::context::Context;
 use super::engine::{Engine, PassWait, SockId};
 use super::lead::Lead;
 use super::loan::{LentRead, LentRecv, LoanCell};
-use super::pace::AT_HAND;
+use super::pace::{AT_HAND, Pace};
 use super::queue::QueueCore;
 use super::shards::others_fill_processors;
 use super::spin::{LOOKS, NOBODY};
@@ -59,7 +59,12 @@ impl Room {
         Room(ROOM.try_with(Cell::take).unwrap_or_default())
     }
 
-    /// All of it.
+    /// As memory that grows as needed.
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+
+    /// Memory for a read.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         self.0.resize(ATTENDED_READ, 0);
         &mut self.0
@@ -235,8 +240,8 @@ impl Context {
                 return end;
             }
             let sleep = wait.announce(&mut engine, how);
-            let reads = !turn && matches!(&sleep, Some(AttendedWait::Stream(_)));
-            let lent = reads && wait.lend(&mut engine, now);
+            let sleeps = matches!(&sleep, Some(AttendedWait::Stream(_) | AttendedWait::Word(_)));
+            let lent = sleeps && !turn && wait.lend(&mut engine, now);
             if runs || sleep.is_none() {
                 self.finish(engine, Some(waiter));
             } else {
@@ -246,16 +251,14 @@ impl Context {
             match sleep {
                 None => return Ok(Awaited::CannotAttend),
                 // The thread must sleep where others can wake it.
-                Some(AttendedWait::Stream(_)) if turn => slept = Some(Slept::Read(not_yet())),
+                Some(AttendedWait::Stream(_)) if turn => slept = Some(Slept::Read(Err(not_yet()))),
                 Some(_) if turn => {}
                 Some(sleep) => {
                     self.sleeps.fetch_add(1, Ordering::Relaxed);
-                    (slept, end) = wait.sleep(&sleep, now);
-                    if lent && let Some(owes) = wait.end_lent_read(&mut slept) {
-                        if owes {
-                            self.recall(id);
-                        }
-                        return Ok(Awaited::There);
+                    if !lent {
+                        (slept, end) = wait.sleep(&sleep, now);
+                    } else if let Some(passed) = wait.recv_lent(self, &mut slept) {
+                        return Ok(passed);
                     }
                     if matches!(&slept, Some(Slept::Read(Err(_)))) {
                         // It takes long, so the thread sleeps where others can wake it.
@@ -308,8 +311,8 @@ impl Context {
 }
 
 /// The outcome of a read that the thread did not begin, with the kernel's number.
-fn not_yet() -> io::Result<usize> {
-    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+pub(super) fn not_yet() -> io::Error {
+    io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
 impl AttendedQueue<'_> {
@@ -387,22 +390,21 @@ impl AttendedQueue<'_> {
         sleep
     }
 
-    /// Has the connection lent to this thread, which is about to read. False: the engine keeps it.
+    /// Has the connection lent to this thread, which is about to sleep. False: the engine keeps it.
     fn lend(&self, engine: &mut Engine, now: Time) -> bool {
-        self.passing.as_ref().is_some_and(|passing| engine.lend(self.id, passing.loan, now))
+        let pace = || Pace::new(self.queue.pace().policy());
+        self.passing.as_ref().is_some_and(|passing| engine.lend(self.id, passing.loan, pace, now))
     }
 
-    /// The thread has read from the connection, which was lent to it. If a message has come, returns
-    /// whether the loan must end ([`LentRecv::Last`]).
-    fn end_lent_read(&mut self, slept: &mut Option<Slept>) -> Option<bool> {
+    /// Waits for a message on the connection, which was lent to this thread. None: the thread comes back to
+    /// the engine.
+    fn recv_lent(&mut self, context: &Context, slept: &mut Option<Slept>) -> Option<Awaited> {
         let Passing { out, len, loan } = self.passing.as_mut()?;
-        let Some(Slept::Read(result)) = slept.take() else { return None };
-        let room = std::mem::take(&mut self.room);
-        match loan.end_read(LentRead { room, result }, out) {
+        match loan.recv_begun(context, std::mem::take(&mut self.room), out) {
             LentRecv::Message(n) => *len = n,
             LentRecv::Last(n) => {
+                context.recall(self.id);
                 *len = n;
-                return Some(true);
             }
             LentRecv::Other(LentRead { room, result }) => {
                 (self.room, *slept) = (room, Some(Slept::Read(result)));
@@ -410,7 +412,7 @@ impl AttendedQueue<'_> {
             }
             LentRecv::NotLent => return None,
         }
-        Some(false)
+        Some(Awaited::There)
     }
 
     /// False if the thread holds signals back and would have to sleep on a word: such a sleep
@@ -438,7 +440,7 @@ impl AttendedQueue<'_> {
         if let AttendedWait::Stream(stream) = sleep {
             return match stream.read_blocking(self.room.bytes()) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                    (Some(Slept::Read(not_yet())), self.interrupted())
+                    (Some(Slept::Read(Err(not_yet()))), self.interrupted())
                 }
                 read => (Some(Slept::Read(read)), None),
             };

@@ -183,8 +183,8 @@ impl SocketHandle {
 
     /// Waits for a message of a connection that is lent.
     #[inline]
-    pub(crate) fn recv_lent(&self, out: &mut [u8]) -> LentRecv {
-        self.loan.get().map_or(LentRecv::NotLent, |loan| loan.recv(out))
+    pub(crate) fn recv_lent(&self, context: &Context, out: &mut [u8]) -> LentRecv {
+        self.loan.get().map_or(LentRecv::NotLent, |loan| loan.recv(context, out))
     }
 
     /// Sends few bytes, if the connection is lent. True if they are on their way.
@@ -193,7 +193,7 @@ impl SocketHandle {
         match self.loan.get().map_or(LentSend::Declined, |loan| loan.send(data)) {
             LentSend::Sent => true,
             LentSend::Declined => false,
-            LentSend::Cut => {
+            LentSend::Unfinished => {
                 // Any call recalls the connection.
                 self.call(|_, _, _| ());
                 true

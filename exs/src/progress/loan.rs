@@ -3,37 +3,51 @@
 //! A thread that blocks on its own connection needs the engine for little: a small message changes few
 //! numbers. So while nothing else is under way on a connection, its engine lends these numbers to the
 //! threads (`engine/attend/loan.rs`). They send and receive small messages without the lock of the
-//! engine, in one system call each. Everything else ends the loan: a call of the API that is not one of
-//! these two, a message that is not small, room or credits that are missing, a timer, and a sweep that
-//! finds that no thread receives any more.
+//! engine, in one system call each at most. Everything else ends the loan: a call of the API that is not
+//! one of these two, a message that is not small, room or credits that are missing, a timer, and a sweep
+//! that finds that no thread receives any more.
 //!
 //! A loan begins and ends under the engine's lock. The lock of the loan comes after the engine's, and a
-//! thread that has it makes no system call but a write that does not wait.
+//! thread that has it makes no system call but one that does not wait.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::attend::Room;
-use crate::rnic::{LentConnection, LentSend};
+use super::attend::{Room, not_yet};
+use super::context::Context;
+use super::engine::ALONE;
+use super::pace::Pace;
+use super::spin::LOOKS;
+use crate::rnic::{LentConnection, LentSend, LentWait};
 use crate::session::SessionLoan;
-use crate::sys::SharedStream;
 use crate::wire::exs::MAX_HEADER;
-
-/// Sends after which a thread that receives nothing sends a burst, whose messages share system calls in
-/// the engine.
-const BURST: u8 = 4;
 
 /// What an engine has lent.
 pub(super) struct Loan {
     pub(super) session: SessionLoan,
     pub(super) connection: Box<dyn LentConnection>,
-    /// A thread is in a read, or on its way from it to the engine.
+    /// What of the looks in memory has paid lately.
+    pace: Pace,
+    /// A thread waits for a message, or is on its way from there to the engine.
     pub(super) reads: bool,
     /// A message has come since the last sweep.
     used: bool,
+    /// The sweeps leave the connection alone, so the next message must end the loan.
+    dormant: bool,
     /// Sends since the last message has come.
-    sends: u8,
+    sends: u32,
+}
+
+/// What a sweep finds at a lent connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoanUse {
+    /// Messages have come since the last sweep.
+    Busy,
+    /// A thread waits for a message. It comes to the engine with that message.
+    Dormant,
+    /// No thread receives any more.
+    Over,
 }
 
 /// The place of a connection's loan. The socket's handle has one reference, the engine another while
@@ -45,17 +59,27 @@ pub(crate) struct LoanCell {
     lent: AtomicBool,
 }
 
+type LoanGuard<'a> = MutexGuard<'a, Option<Loan>>;
+
 /// What a thread has read that waited for a message.
 pub(crate) struct LentRead {
     pub(super) room: Room,
     pub(super) result: io::Result<usize>,
 }
 
+impl LentRead {
+    /// The thread has read nothing.
+    fn none(room: Room) -> LentRead {
+        LentRead { room, result: Err(not_yet()) }
+    }
+}
+
 /// The outcome of a receive on a lent connection.
 pub(crate) enum LentRecv {
     /// A message of this many bytes has come.
     Message(usize),
-    /// The same, and the loan must end: the peer waits for what the engine must send.
+    /// The same, and the loan must end: the peer waits for what the engine must send, or the engine must
+    /// know that the thread does not wait any more.
     Last(usize),
     /// The connection is not lent, or another thread reads.
     NotLent,
@@ -64,7 +88,7 @@ pub(crate) enum LentRecv {
 }
 
 impl LoanCell {
-    fn lock(&self) -> MutexGuard<'_, Option<Loan>> {
+    fn lock(&self) -> LoanGuard<'_> {
         self.loan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,10 +98,15 @@ impl LoanCell {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Begins a loan. The calling thread is about to read.
-    pub(super) fn begin(&self, session: SessionLoan, connection: Box<dyn LentConnection>) {
-        let loan = Loan { session, connection, reads: true, used: true, sends: 0 };
-        *self.lock() = Some(loan);
+    /// Begins a loan. The calling thread is about to wait for a message ([`LoanCell::recv_begun`]).
+    pub(super) fn begin(
+        &self,
+        session: SessionLoan,
+        connection: Box<dyn LentConnection>,
+        pace: Pace,
+    ) {
+        let (reads, used, dormant, sends) = (true, true, false, 0);
+        *self.lock() = Some(Loan { session, connection, pace, reads, used, dormant, sends });
         self.lent.store(true, Ordering::Relaxed);
     }
 
@@ -87,50 +116,106 @@ impl LoanCell {
         self.lock().take()
     }
 
-    /// A sweep has come. True if a thread reads, or a message has come since the last sweep.
-    pub(super) fn is_used(&self) -> bool {
-        match &mut *self.lock() {
-            Some(loan) => std::mem::take(&mut loan.used) || loan.reads,
-            None => false,
-        }
+    /// A sweep has come.
+    pub(super) fn sweep(&self) -> LoanUse {
+        self.lock().as_mut().map_or(LoanUse::Over, Loan::sweep)
     }
 
-    /// True if a thread reads.
+    /// True if a thread waits for a message.
     #[cfg(any(test, feature = "internals"))]
-    pub(super) fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         self.lock().as_ref().is_some_and(|loan| loan.reads)
     }
 
+    /// True if the sweeps leave the connection alone.
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn is_dormant(&self) -> bool {
+        self.lock().as_ref().is_some_and(|loan| loan.dormant)
+    }
+
     /// Waits for the next message, and copies its bytes to `out`, if the connection is lent.
-    pub(crate) fn recv(&self, out: &mut [u8]) -> LentRecv {
+    pub(crate) fn recv(&self, context: &Context, out: &mut [u8]) -> LentRecv {
         if !self.is_lent() {
             return LentRecv::NotLent;
         }
-        let Some(stream) = self.begin_read() else { return LentRecv::NotLent };
-        let mut room = Room::take();
-        let result = stream.read_blocking(room.bytes());
-        self.end_read(LentRead { room, result }, out)
-    }
-
-    /// The calling thread is about to read. None: the connection is not lent, or another thread reads.
-    fn begin_read(&self) -> Option<Arc<SharedStream>> {
         let mut loan = self.lock();
-        let Loan { connection, reads, .. } = loan.as_mut()?;
-        (!std::mem::replace(reads, true)).then(|| Arc::clone(connection.stream()))
-    }
-
-    /// A thread has read.
-    pub(super) fn end_read(&self, read: LentRead, out: &mut [u8]) -> LentRecv {
-        let mut loan = self.lock();
-        let taken = match (&mut *loan, &read.result) {
-            (Some(loan), Ok(n)) => loan.take_message(read.room.first(*n), out),
-            _ => None,
-        };
-        match (taken, &mut *loan) {
-            (Some(len), Some(loan)) if loan.session.owes() => LentRecv::Last(len),
-            (Some(len), _) => LentRecv::Message(len),
-            (None, _) => LentRecv::Other(read),
+        match &mut *loan {
+            Some(Loan { reads, .. }) if !*reads => *reads = true,
+            _ => return LentRecv::NotLent,
         }
+        self.wait(loan, context, Room::take(), out)
+    }
+
+    /// The same for the thread with which the loan has begun.
+    pub(super) fn recv_begun(&self, context: &Context, room: Room, out: &mut [u8]) -> LentRecv {
+        self.wait(self.lock(), context, room, out)
+    }
+
+    /// Waits for the next message. No other thread does.
+    fn wait<'a>(
+        &'a self,
+        mut loan: LoanGuard<'a>,
+        context: &Context,
+        mut room: Room,
+        out: &mut [u8],
+    ) -> LentRecv {
+        loan = self.look(loan, context);
+        loop {
+            // If the loan has ended, the engine expects the thread.
+            let Some(lent) = &mut *loan else { return LentRecv::Other(LentRead::none(room)) };
+            match lent.connection.wait(room.buffer()) {
+                LentWait::Came => {
+                    let result = Ok(room.buffer().len());
+                    return lent.end_read(LentRead { room, result }, out);
+                }
+                LentWait::End => return LentRecv::Other(LentRead::none(room)),
+                LentWait::Stream(stream) => {
+                    drop(loan);
+                    let result = stream.read_blocking(room.bytes());
+                    let read = LentRead { room, result };
+                    return match &mut *self.lock() {
+                        Some(loan) => loan.end_read(read, out),
+                        None => LentRecv::Other(read),
+                    };
+                }
+                LentWait::Word(word) => {
+                    drop(loan);
+                    word.sleep_alone();
+                    loan = self.lock();
+                }
+            }
+        }
+    }
+
+    /// Looks in memory for what comes, if that has lately paid. Other threads can send between the looks.
+    fn look<'a>(&'a self, mut loan: LoanGuard<'a>, context: &Context) -> LoanGuard<'a> {
+        let nothing = |loan: &LoanGuard<'_>| {
+            loan.as_ref().and_then(|loan| loan.connection.poll()) == Some(false)
+        };
+        if !nothing(&loan) {
+            return loan;
+        }
+        let crowded = context.attention.is_crowded(context.clock.about());
+        let Some(limit) = loan.as_ref().and_then(|loan| loan.pace.peek_attended(crowded)) else {
+            return loan;
+        };
+        let until = context.clock.about() + limit;
+        let found = loop {
+            let looks = (0..LOOKS).take_while(|_| nothing(&loan));
+            looks.for_each(|_| std::hint::spin_loop());
+            if !nothing(&loan) {
+                break true;
+            }
+            if context.clock.about() >= until {
+                break false;
+            }
+            drop(loan);
+            loan = self.lock();
+        };
+        if let Some(loan) = &*loan {
+            loan.pace.note_peek_attended(found);
+        }
+        loan
     }
 
     /// Sends few bytes, if the connection is lent.
@@ -143,20 +228,43 @@ impl LoanCell {
 }
 
 impl Loan {
+    fn sweep(&mut self) -> LoanUse {
+        match (std::mem::take(&mut self.used), self.reads) {
+            (true, _) => LoanUse::Busy,
+            (false, true) => {
+                self.dormant = true;
+                LoanUse::Dormant
+            }
+            (false, false) => LoanUse::Over,
+        }
+    }
+
+    /// A thread has read, or has found something.
+    fn end_read(&mut self, read: LentRead, out: &mut [u8]) -> LentRecv {
+        let taken = match &read.result {
+            Ok(n) => self.take_message(read.room.first(*n), out),
+            Err(_) => None,
+        };
+        taken.unwrap_or(LentRecv::Other(read))
+    }
+
     /// Copies a message to `out`, if the bytes are one and fit.
-    fn take_message(&mut self, bytes: &[u8], out: &mut [u8]) -> Option<usize> {
+    fn take_message(&mut self, bytes: &[u8], out: &mut [u8]) -> Option<LentRecv> {
         let message = self.connection.message(bytes)?;
         let mut after = self.session.clone();
         let data = after.receive(message)?;
-        out.get_mut(..data.len())?.copy_from_slice(data);
-        self.connection.note_received();
+        let len = data.len();
+        out.get_mut(..len)?.copy_from_slice(data);
+        let ends = self.connection.note_received() || after.owes() || self.dormant;
         (self.session, self.reads, self.used, self.sends) = (after, false, true, 0);
-        Some(data.len())
+        Some(if ends { LentRecv::Last(len) } else { LentRecv::Message(len) })
     }
 
+    /// A thread that sends several messages in a row sends a burst, whose messages share system calls in
+    /// the engine.
     fn send(&mut self, data: &[u8]) -> LentSend {
         let Ok(len) = u32::try_from(data.len()) else { return LentSend::Declined };
-        if self.sends >= BURST {
+        if self.sends >= ALONE {
             return LentSend::Declined;
         }
         let (mut after, mut head) = (self.session.clone(), [0; MAX_HEADER]);

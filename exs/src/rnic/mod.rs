@@ -39,7 +39,7 @@ pub use eager::{EagerPayload, EagerRecv, EagerSend};
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
 pub use handover::{DetachedRequest, SharedPort};
-pub use loan::{LentConnection, LentSend, LoanReport};
+pub use loan::{LentConnection, LentSend, LentWait};
 pub use path::PathAttr;
 pub use starved::{AttemptNumber, StarvedListener};
 pub use types::*;
@@ -377,14 +377,15 @@ pub trait Rnic: Send {
     fn lend_stream(&mut self, _qp: Qp) -> Option<Arc<SharedStream>> {
         None
     }
-    /// Lends the connection, whose thread waits for [`AttendedWait::Stream`], to the threads that block
-    /// on it. Returns None if anything but the next message is under way.
+    /// Lends the connection to the threads that block on it. One of them has announced its sleep
+    /// ([`Rnic::sleep_attended`]), and waits by [`LentConnection::wait`] instead. Returns None if anything
+    /// but the next message is under way.
     fn lend(&mut self, _qp: Qp) -> Option<Box<dyn LentConnection>> {
         None
     }
-    /// A loan has ended. `reads`: a thread is in a read of the stream, as after
-    /// [`Rnic::sleep_attended`].
-    fn end_loan(&mut self, _qp: Qp, _report: LoanReport, _reads: bool, _now: Time) {}
+    /// A loan has ended. `reads`: a thread waits there, as after [`Rnic::sleep_attended`], and is on its
+    /// way back.
+    fn end_loan(&mut self, _qp: Qp, _loan: Box<dyn LentConnection>, _reads: bool, _now: Time) {}
     /// Reports what ended the wait of the thread that attends the connection.
     fn wake_attended(&mut self, _qp: Qp, _end: AttendedEnd<'_>) {}
     /// As `poll_memory`, for one connection, which a thread attends. Returns true if there is

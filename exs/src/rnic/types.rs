@@ -464,6 +464,8 @@ pub enum RnicEvent {
         expect(dead_code, reason = "the contract suite arms CQs")
     )]
     CqReady(Cq),
+    /// The RNIC needs a connection back that it has lent.
+    EndLoan(Qp),
     /// A listener is starved. Attempts on this RNIC have been dealt with; those on other RNICs of the
     /// process are left ([`Rnic::fail_attempts`](super::Rnic::fail_attempts)).
     Starved(StarvedListener),

@@ -19,6 +19,8 @@ pub(super) enum AttendantSleep {
     OnWord,
     /// At a descriptor at which the peer rings.
     AtDescriptor,
+    /// Where it wants: it has the rings, and announces its sleep itself (`loan`).
+    Lent,
 }
 
 impl ShmLink {
@@ -39,7 +41,7 @@ impl ShmLink {
     /// attendant for. True if there is work already. Then the link must be served and re-armed.
     pub(super) fn rearm_attended(&mut self) -> bool {
         match self.wake_up.attendant {
-            AttendantSleep::Awake => false,
+            AttendantSleep::Awake | AttendantSleep::Lent => false,
             AttendantSleep::OnWord => self.arm_attended().is_none(),
             AttendantSleep::AtDescriptor => !self.arm_polled(),
         }

@@ -206,7 +206,7 @@ impl ShmLink {
 
     fn has_message(&self) -> bool {
         let free = self.phase.is_connected() && !self.base.stalled && self.rx.is_free();
-        free && self.mem.has_record(self.rx.ring.pos)
+        free && !self.is_lent() && self.mem.has_record(self.rx.ring.pos)
     }
 
     fn next_eager(&mut self, out: &mut [u8]) -> Option<(usize, Option<Segment>)> {

@@ -37,6 +37,7 @@ mod eager;
 mod hot_set;
 mod link;
 mod listen;
+mod loan;
 mod pending;
 mod polled;
 mod qp;

@@ -218,6 +218,16 @@ impl Mem {
         }
     }
 
+    /// The same memory as the same side, for a thread that has its rings.
+    pub(super) fn view(&self) -> Mem {
+        let owner = match &self.owner {
+            MemOwner::Map { region } => MemOwner::Map { region: Arc::clone(region) },
+            #[cfg(test)]
+            MemOwner::Heap { _memory } => MemOwner::Heap { _memory: Arc::clone(_memory) },
+        };
+        Mem { base: self.base, side: self.side, nonces: self.nonces, owner }
+    }
+
     /// True on the side that made the memory, which is the side that connects.
     pub(super) fn is_ours(&self) -> bool {
         self.side == 0

@@ -101,6 +101,11 @@ impl Rx {
         self.current.is_none() && !self.fin_received
     }
 
+    /// True if nothing is under way but the next record.
+    pub(super) fn rests(&self) -> bool {
+        self.is_free() && self.owed.is_empty() && self.ring.borrowed == 0
+    }
+
     /// Drops the record that is being fetched, and returns its receive.
     pub(super) fn abandon(&mut self) -> Option<RxBuf> {
         self.current.take().and_then(|c| c.buf)

@@ -11,7 +11,8 @@ use crate::driver::{LinkOwner, Source, Traffic, flushed};
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, Disconnect, DisconnectCause,
-    EagerRecv, EagerSend, HEAD, PolledSleep, Qp, QpState, RnicError, TermCode, WcOp, WcStatus,
+    EagerRecv, EagerSend, HEAD, LentConnection, PolledSleep, Qp, QpState, RnicError, RnicEvent,
+    TermCode, WcOp, WcStatus,
 };
 use crate::sys::{IoVec, waits_for_words};
 use crate::time::Time;
@@ -125,6 +126,18 @@ impl Traffic for Box<ShmLink> {
     fn poll_attended(&self) -> Option<bool> {
         Some(self.has_work() || self.socket.hung_up)
     }
+    fn lend(driver: &mut ShmRnic, id: u32) -> Option<Box<dyn LentConnection>> {
+        driver.lend_link(id)
+    }
+    fn end_loan(
+        driver: &mut ShmRnic,
+        id: u32,
+        loan: Box<dyn LentConnection>,
+        _reads: bool,
+        _: Time,
+    ) {
+        driver.take_back_link(id, loan);
+    }
     fn wake_attended(driver: &mut ShmRnic, id: u32, _: AttendedEnd<'_>) {
         driver.parts.woken = Some(id);
         driver.note_attendant_awake(id);
@@ -181,6 +194,11 @@ impl ShmRnic {
         link.base.queued = false;
         if link.phase == LinkPhase::Calling {
             return self.retry_call(id, now);
+        }
+        if link.is_lent() {
+            // What the socket has waits until the threads have returned the rings.
+            let LinkOwner::Qp(qp) = link.base.owner else { return };
+            return self.reports.events.push_back(RnicEvent::EndLoan(Qp(qp)));
         }
         self.take_control_messages(id);
         let Ok(link) = self.links.get_mut(id) else { return };

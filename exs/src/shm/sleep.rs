@@ -131,6 +131,12 @@ impl SleepWords<'_> {
         let _ = self.theirs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
     }
 
+    /// Wakes the thread of this side that sleeps on its word.
+    pub(super) fn wake_own(&self) {
+        self.announce_awake();
+        wake_shared(self.ours);
+    }
+
     /// Wakes the thread of the peer's that sleeps on its word.
     pub(super) fn wake_sleeper(&self) {
         wake_shared(self.theirs);

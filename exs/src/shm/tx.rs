@@ -217,6 +217,11 @@ impl Tx {
         self.queue.is_empty() && !self.waits_for_room() && !self.fin_sent
     }
 
+    /// True if nothing is under way but messages that are complete.
+    pub(super) fn rests(&self) -> bool {
+        self.is_drained() && !self.lane_waits() && self.reads == 0
+    }
+
     /// Reads how far the peer is, and which payload it wants by the lane.
     ///
     /// # Errors

@@ -109,6 +109,17 @@ impl SharedWord {
         SharedWord { at: low_half(word.as_ptr()), value, _memory: memory }
     }
 
+    /// Sleeps until the word has another value and its writer has woken this thread. It may return
+    /// sooner.
+    pub fn sleep_alone(&self) {
+        note_calls(1);
+        let no_limit = std::ptr::null::<libc::timespec>();
+        // SAFETY: the kernel reads the word. One that is not mapped is an error.
+        unsafe {
+            libc::syscall(libc::SYS_futex, self.at.as_ptr(), libc::FUTEX_WAIT, self.value, no_limit)
+        };
+    }
+
     /// Sleeps until the word has another value and its writer has woken this thread, or until
     /// `bell`, which is armed, rings, or until the time is up. It may return sooner.
     ///

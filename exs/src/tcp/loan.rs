@@ -4,13 +4,14 @@
 //! such a thread frames its small messages itself, and writes and reads them without the lock of the
 //! driver, in one system call each.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use super::SoftRnic;
 use super::deferred::Remainder;
 use super::link::SoftLink;
 use crate::iwarp::FramingLoan;
-use crate::rnic::{LentConnection, LentSend, LoanReport};
+use crate::rnic::{LentConnection, LentSend, LentWait};
 use crate::sys::{self, IoVec, SharedStream, TcpSendFlags};
 use crate::time::Time;
 
@@ -21,12 +22,17 @@ struct LentStream {
     framing: FramingLoan,
     /// The memory in which messages are framed.
     frame: Vec<u8>,
-    report: LoanReport,
+    sent: u32,
+    received: u32,
+    /// Bytes on the wire that have left.
+    sent_bytes: u64,
+    /// Bytes of the last message that have not left.
+    unsent: Vec<u8>,
 }
 
 impl LentConnection for LentStream {
-    fn stream(&self) -> &Arc<SharedStream> {
-        &self.stream
+    fn wait(&mut self, _room: &mut Vec<u8>) -> LentWait {
+        LentWait::Stream(Arc::clone(&self.stream))
     }
 
     fn send(&mut self, head: &[u8], data: &[u8]) -> LentSend {
@@ -39,11 +45,11 @@ impl LentConnection for LentStream {
             return LentSend::Declined;
         };
         self.framing.note_sent();
-        self.report.sent = self.report.sent.wrapping_add(1);
-        self.report.sent_bytes += self.frame.len() as u64;
+        self.sent = self.sent.wrapping_add(1);
+        self.sent_bytes += self.frame.len() as u64;
         if sent < self.frame.len() {
-            self.report.unsent = self.frame.split_off(sent);
-            return LentSend::Cut;
+            self.unsent = self.frame.split_off(sent);
+            return LentSend::Unfinished;
         }
         LentSend::Sent
     }
@@ -52,32 +58,29 @@ impl LentConnection for LentStream {
         self.framing.message(bytes)
     }
 
-    fn note_received(&mut self) {
+    fn note_received(&mut self) -> bool {
         self.framing.note_received();
-        self.report.received = self.report.received.wrapping_add(1);
-    }
-
-    fn end(self: Box<Self>) -> LoanReport {
-        self.report
+        self.received = self.received.wrapping_add(1);
+        false
     }
 }
 
 impl SoftLink {
     /// Lends the link, if a thread attends it that is about to read.
-    fn lend(&mut self) -> Option<Box<dyn LentConnection>> {
+    fn lend(&mut self) -> Option<LentStream> {
         let reads = self.attendant.reads && self.base.attended && !self.attendant.lent;
         if !reads || !self.can_send_eager() || !self.outbound.remainder.is_empty() {
             return None;
         }
         let stream = Arc::clone(self.stream.own()?);
         let framing = self.engine.lend().filter(|_| stream.may_write())?;
-        let (frame, report) = (Vec::new(), LoanReport::default());
-        Some(Box::new(LentStream { stream, framing, frame, report }))
+        let (frame, unsent) = (Vec::new(), Vec::new());
+        Some(LentStream { stream, framing, frame, sent: 0, received: 0, sent_bytes: 0, unsent })
     }
 
     /// Takes the link back.
-    fn end_loan(&mut self, report: LoanReport, reads: bool) {
-        let LoanReport { sent, received, sent_bytes, unsent } = report;
+    fn end_loan(&mut self, loan: LentStream, reads: bool) {
+        let LentStream { sent, received, sent_bytes, unsent, .. } = loan;
         self.engine.end_loan(sent, sent_bytes, received);
         self.outbound.sent += sent_bytes;
         self.idle = false;
@@ -98,14 +101,24 @@ impl SoftRnic {
         if !self.needs_no_turn(id) {
             return None;
         }
-        self.links.get_mut(id).ok()?.lend()
+        let lent = self.links.get_mut(id).ok()?.lend()?;
+        Some(Box::new(lent))
     }
 
     /// Takes a link back (`Rnic::end_loan`).
-    pub(super) fn take_back_link(&mut self, id: u32, report: LoanReport, reads: bool, now: Time) {
-        let Ok(link) = self.links.get_mut(id) else { return };
-        let cut = !report.unsent.is_empty();
-        link.end_loan(report, reads);
+    pub(super) fn take_back_link(
+        &mut self,
+        id: u32,
+        loan: Box<dyn LentConnection>,
+        reads: bool,
+        now: Time,
+    ) {
+        let loan: Box<dyn Any> = loan;
+        let (Ok(link), Ok(loan)) = (self.links.get_mut(id), loan.downcast::<LentStream>()) else {
+            return;
+        };
+        let cut = !loan.unsent.is_empty();
+        link.end_loan(*loan, reads);
         if cut {
             // The reactor reports when there is room.
             self.finish_turn(id, now);

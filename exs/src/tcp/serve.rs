@@ -9,8 +9,8 @@ use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, DeferredEnd, DeferredWrite,
-    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, LentConnection, LoanReport, Qp,
-    QpState, Ready, RnicError,
+    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, LentConnection, Qp, QpState, Ready,
+    RnicError,
 };
 use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
@@ -166,8 +166,14 @@ impl Traffic for SoftLink {
     fn lend(driver: &mut SoftRnic, id: u32) -> Option<Box<dyn LentConnection>> {
         driver.lend_link(id)
     }
-    fn end_loan(driver: &mut SoftRnic, id: u32, report: LoanReport, reads: bool, now: Time) {
-        driver.take_back_link(id, report, reads, now);
+    fn end_loan(
+        driver: &mut SoftRnic,
+        id: u32,
+        loan: Box<dyn LentConnection>,
+        reads: bool,
+        now: Time,
+    ) {
+        driver.take_back_link(id, loan, reads, now);
     }
     fn wake_attended(driver: &mut SoftRnic, id: u32, end: AttendedEnd<'_>) {
         driver.end_attended_sleep(id, end);

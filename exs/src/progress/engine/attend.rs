@@ -49,7 +49,8 @@ enum Attendance {
     Reactor,
     /// The thread that waits for the connection.
     Thread {
-        /// None: the thread is in a read, which lasts some milliseconds at most, and comes back then.
+        /// None: the thread comes back from a wait on the connection, which was lent. A read lasts some
+        /// milliseconds at most.
         waiter: Option<Arc<Waiter>>,
         /// The thread waits for room to send, too.
         for_room: bool,
@@ -60,13 +61,6 @@ enum Attendance {
     /// No thread: the program has left the connection before the sweep of the number `since`, and most
     /// likely comes back.
     Left { since: u64, by: LeftBy },
-}
-
-impl Attendance {
-    /// A sweep has come. True if threads use the connection, which is lent.
-    fn is_used(&self) -> bool {
-        matches!(self, Attendance::Lent(cell) if cell.is_used())
-    }
 }
 
 /// The part of the program that has left a connection, and comes back for it.
@@ -373,14 +367,10 @@ impl Attendances<'_> {
         let number = self.sweeps.number;
         self.sweeps.number += 1;
         let mut left = std::mem::take(&mut self.sweeps.left);
-        let (mut asked, mut streams) = (Vec::new(), Vec::new());
+        let (mut asked, mut streams, mut busy) = (Vec::new(), Vec::new(), false);
         for id in &left {
-            if self.is_lent(*id) {
-                if self.sockets.get(*id).is_some_and(|s| s.attended.by.is_used()) {
-                    continue;
-                }
-                self.recall(*id, now);
-                self.end(*id);
+            if let Some(lent) = self.sweep_lent(*id, now) {
+                busy |= lent;
                 continue;
             }
             match self.swept(*id, number) {
@@ -399,13 +389,15 @@ impl Attendances<'_> {
         let readable = asked.iter().zip(which_are_readable(&streams));
         readable.filter(|(_, readable)| *readable).for_each(|(id, _)| self.end(*id));
         left.retain(|id| {
-            let stays = self.sockets.was_attended(*id) || self.is_lent(*id);
+            let was_attended = self.sockets.was_attended(*id);
+            let stays = was_attended || self.is_lent(*id);
+            busy |= was_attended;
             if let Ok(s) = self.sockets.find(*id) {
                 s.attended.listed = stays;
             }
             stays
         });
-        self.sweeps.at = (!left.is_empty()).then(|| now + SWEEP);
+        self.sweeps.at = busy.then(|| now + SWEEP);
         self.sweeps.left = left;
     }
 

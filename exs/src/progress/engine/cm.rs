@@ -162,6 +162,12 @@ impl Engine {
         let event = match event {
             RnicEvent::Cm(event) => event,
             RnicEvent::CqReady(_) => return,
+            RnicEvent::EndLoan(qp) => {
+                if let Some(index) = self.sockets.of_qp(device, qp) {
+                    self.recall_at(index, now);
+                }
+                return;
+            }
             RnicEvent::DeviceRemoved => return self.drop_device(device),
             RnicEvent::Starved(starved) => {
                 return self.neighbours.spread_starvation(device, &starved);

@@ -19,7 +19,7 @@ use crate::sys::IoVec;
 use crate::time::Time;
 
 /// The first sends of a burst, which leave one by one.
-const ALONE: u32 = 4;
+pub(in crate::progress) const ALONE: u32 = 4;
 /// How many sends after the first ones leave together.
 const TOGETHER: u32 = 32;
 

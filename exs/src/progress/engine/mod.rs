@@ -119,6 +119,7 @@ pub(crate) use self::batch::Posting;
 pub(super) use self::branch::Branching;
 pub(crate) use self::branch::ListenEnd;
 pub(super) use self::devices::{DeviceSet, Verbs};
+pub(super) use self::eager::ALONE;
 #[cfg(feature = "tokio")]
 pub(crate) use self::eager::TaskSend;
 pub(super) use self::figures::add as add_counters;

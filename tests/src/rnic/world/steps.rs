@@ -50,7 +50,7 @@ impl<H: Harness> World<H> {
             match event {
                 RnicEvent::Cm(event) => self.cm[node].push_back(event),
                 RnicEvent::CqReady(cq) => self.notified[node].push(cq),
-                RnicEvent::DeviceRemoved | RnicEvent::Starved(_) => {}
+                RnicEvent::DeviceRemoved | RnicEvent::Starved(_) | RnicEvent::EndLoan(_) => {}
             }
         }
         more

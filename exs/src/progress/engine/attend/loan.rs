@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use super::{Attendance, Attendances, LeftBy, PassWait, SWEEP};
 use crate::progress::engine::{Engine, SockId};
-use crate::progress::loan::{Loan, LoanCell};
+use crate::progress::loan::{Loan, LoanCell, LoanUse};
+use crate::progress::pace::Pace;
 use crate::progress::waiter::Waiter;
 use crate::time::Time;
 
 impl Engine {
-    /// Lends a connection. The calling thread attends it without a receive, and is about to read. False:
-    /// something else is under way.
+    /// Lends a connection. The calling thread attends it without a receive, and is about to sleep. It waits by
+    /// the loan then. False: something else is under way.
     pub(in crate::progress) fn lend(
         &mut self,
         id: SockId,
         cell: &Arc<LoanCell>,
+        pace: impl FnOnce() -> Pace,
         now: Time,
     ) -> bool {
         let waits =
@@ -25,11 +27,13 @@ impl Engine {
             return false;
         };
         let device = s.place.device;
-        let Some(connection) = self.devices[device].rnic.lend(qp) else { return false };
-        let Some(session) = s.session.as_mut().and_then(|session| session.lend()) else {
+        let Some(session) = &mut s.session else { return false };
+        let Some(loan) = session.lend() else { return false };
+        let Some(connection) = self.devices[device].rnic.lend(qp) else {
+            session.end_loan(loan, now);
             return false;
         };
-        cell.begin(session, connection);
+        cell.begin(loan, connection, pace());
         self.attendances().list(id, Attendance::Lent(Arc::clone(cell)), now + SWEEP);
         true
     }
@@ -62,21 +66,37 @@ impl Attendances<'_> {
         let Ok(s) = self.sockets.find(id) else { return };
         let Attendance::Lent(cell) = &s.attended.by else { return };
         let Some(Loan { session, connection, reads, .. }) = cell.end() else { return };
-        s.attended.by = match reads {
-            true => Attendance::Thread { waiter: None, for_room: false, pass: PassWait::Waits },
-            false => Attendance::Left { since: self.sweeps.number, by: LeftBy::Thread },
-        };
         if let Some(lender) = &mut s.session {
             lender.end_loan(session, now);
         }
+        if reads {
+            s.attended.by =
+                Attendance::Thread { waiter: None, for_room: false, pass: PassWait::Waits };
+        } else {
+            self.note_left(id, LeftBy::Thread, now + SWEEP);
+        }
         if let Some((rnic, qp)) = self.rnic_of(id) {
-            rnic.end_loan(qp, connection.end(), reads, now);
+            rnic.end_loan(qp, connection, reads, now);
         }
         // What the session owes the peer leaves with the next turn.
         self.sockets.mark(id.index);
     }
 
-    /// A thread comes back from a read on a connection that was lent: it attends the connection from now
+    /// A sweep has come. None: the connection is not lent. True if the next sweep must look again.
+    pub(super) fn sweep_lent(&mut self, id: SockId, now: Time) -> Option<bool> {
+        let Attendance::Lent(cell) = &self.sockets.get(id)?.attended.by else { return None };
+        Some(match cell.sweep() {
+            LoanUse::Busy => true,
+            LoanUse::Dormant => false,
+            LoanUse::Over => {
+                self.recall(id, now);
+                self.end(id);
+                false
+            }
+        })
+    }
+
+    /// A thread comes back from a wait on a connection that was lent: it attends the connection from now
     /// on. False: the connection is gone.
     pub(in crate::progress) fn come_back(
         &mut self,
