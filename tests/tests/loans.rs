@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use exs::__ffi::{is_attended, is_dormant_loan, is_waiting_on_loan};
+use exs::progress::leading_threads;
 use exs::{
     Error, EventQueue, Interest, OpError, Options, RecvFlags, Rights, Socket, SocketType, Token,
     Transport,
@@ -307,17 +308,48 @@ fn options(transport: Transport) -> Options {
     Options::default().with_transport(transport).with_keep_alive(None).with_dead_after(None)
 }
 
+/// A connection to another process, which answers questions of ten bytes.
+fn to_another_process(transport: Transport) -> (Socket, peer::Peer) {
+    let listener = Socket::with_options(SocketType::Stream, options(transport)).unwrap();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(8).unwrap();
+    let (word, addr) = (format!("{transport:?}"), listener.local_addr().unwrap().to_string());
+    let child = peer::Peer::start("child", &word, &[&addr]);
+    (listener.blocking().accept().unwrap().0, child)
+}
+
+/// When the other threads of a shard have gone, the last one leads again, which is faster.
+#[test]
+fn a_thread_that_is_alone_leads() {
+    let _one = alone("a_thread_that_is_alone_leads");
+    for transport in LENDING {
+        let (socket, _child) = to_another_process(transport);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    ask(&socket, 1, 10);
+                }
+            });
+            beside_blocked_threads(transport, || {
+                while !is_waiting_on_loan(&socket) {
+                    thread::yield_now();
+                }
+            });
+            while leading_threads() == 0 {
+                thread::yield_now();
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
 /// The peer is killed while the thread waits on its lent connection.
 #[test]
 fn the_end_of_the_other_process_ends_the_wait() {
     let _one = alone("the_end_of_the_other_process_ends_the_wait");
     on_each(|transport| {
-        let listener = Socket::with_options(SocketType::Stream, options(transport)).unwrap();
-        listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        listener.listen(8).unwrap();
-        let (word, addr) = (format!("{transport:?}"), listener.local_addr().unwrap().to_string());
-        let mut child = peer::Peer::start("child", &word, &[&addr]);
-        let (socket, _) = listener.blocking().accept().unwrap();
+        let (socket, mut child) = to_another_process(transport);
         (0..BEFORE).for_each(|_| ask(&socket, 1, 10));
         let mut killed = false;
         while !killed {

@@ -55,7 +55,7 @@ impl Socket {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let read = match self.handle().recv_lent(context, bytes) {
+        let read = match self.handle().recv_lent(context, id, bytes) {
             LentRecv::Message(n) => return Ok(n),
             LentRecv::Last(n) => {
                 context.recall(id);

@@ -27,7 +27,6 @@ use super::lead::Lead;
 use super::loan::{LentRead, LentRecv, LoanCell};
 use super::pace::{AT_HAND, Pace};
 use super::queue::QueueCore;
-use super::shards::others_fill_processors;
 use super::spin::{LOOKS, NOBODY};
 use super::wait::{Waited, io_error};
 use super::waiter::{Waiter, waiter};
@@ -114,14 +113,38 @@ enum Slept {
 }
 
 impl Context {
-    /// True if another thread attends a connection of this shard, or leads here.
-    pub(super) fn is_shared(&self) -> bool {
-        self.outlook.get().has_attended() || self.lead.lead() == Lead::Application
+    /// The number of threads that attend connections of this shard, or lead here.
+    pub(super) fn blocked_threads(&self) -> u64 {
+        self.outlook.get().attended() + u64::from(self.lead.lead() == Lead::Application)
     }
 
-    /// True if a thread that waits for its connection attends it. False: the thread leads.
+    /// True if a thread that waits for its connection attends it, as others do. False: the thread leads.
     pub(crate) fn has_threads_attend(&self) -> bool {
-        self.is_shared() || others_fill_processors(self.shard())
+        self.blocked_threads() > 0 || self.others.fill_processors(self.shard())
+    }
+
+    /// True if a thread whose connection is lent attends it, as others do. False: no other thread blocks,
+    /// so it is faster to lead.
+    fn has_borrower_attend(&self) -> bool {
+        self.blocked_threads() > 1 || self.others.fill_processors(self.shard())
+    }
+
+    /// Waits for a message on a connection if it is lent.
+    #[inline]
+    pub(crate) fn recv_lent(&self, id: SockId, loan: &LoanCell, out: &mut [u8]) -> LentRecv {
+        if loan.is_lent() && !self.has_borrower_attend() {
+            self.end_loan(id);
+        }
+        loan.recv(self, out)
+    }
+
+    /// Ends the loan of a connection, and has the leader look after it.
+    #[cold]
+    fn end_loan(&self, id: SockId) {
+        self.call(|engine, now| {
+            engine.recall(id, now);
+            engine.attendances().end_left(id);
+        });
     }
 
     /// Waits for the event of an operation of this socket, which goes to `queue`. The thread

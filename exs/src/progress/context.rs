@@ -18,7 +18,7 @@ use super::pace::Attention;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::reliance::Reliance;
-use super::shards::Shard;
+use super::shards::{OtherShards, Shard};
 use super::waiter::Waiter;
 use crate::plain::Plain;
 use crate::sys::{Clock, HeldSignals, ProcessNumber, cold_path};
@@ -63,6 +63,7 @@ pub struct Context {
     pub(super) sleeps: AtomicU64,
     /// The record of what threads have done in this shard.
     pub(super) attention: Attention,
+    pub(super) others: OtherShards,
 }
 
 static NEXT_ID: ProcessNumber = ProcessNumber::new(1);
@@ -131,6 +132,7 @@ impl Context {
                 outlook: ShownOutlook::default(),
                 sleeps: AtomicU64::new(0),
                 attention: Attention::default(),
+                others: OtherShards::default(),
             }
         });
         let background = Arc::clone(&context);

@@ -183,8 +183,9 @@ impl SocketHandle {
 
     /// Waits for a message of a connection that is lent.
     #[inline]
-    pub(crate) fn recv_lent(&self, context: &Context, out: &mut [u8]) -> LentRecv {
-        self.loan.get().map_or(LentRecv::NotLent, |loan| loan.recv(context, out))
+    pub(crate) fn recv_lent(&self, context: &Context, id: SockId, out: &mut [u8]) -> LentRecv {
+        let loan = self.loan.get();
+        loan.map_or(LentRecv::NotLent, |loan| context.recv_lent(id, loan, out))
     }
 
     /// Sends few bytes, if the connection is lent. True if they are on their way.

@@ -134,7 +134,7 @@ impl LoanCell {
     }
 
     /// Waits for the next message, and copies its bytes to `out`, if the connection is lent.
-    pub(crate) fn recv(&self, context: &Context, out: &mut [u8]) -> LentRecv {
+    pub(super) fn recv(&self, context: &Context, out: &mut [u8]) -> LentRecv {
         if !self.is_lent() {
             return LentRecv::NotLent;
         }

@@ -18,6 +18,7 @@
 //! - Kernel sockets live in the first shard.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Error;
@@ -100,13 +101,34 @@ pub(super) fn all() -> impl Iterator<Item = &'static Arc<Context>> {
     MADE.iter().take(limit()).filter_map(OnceLock::get)
 }
 
-/// True if threads of the program lead, or attend connections, in as many shards beside this one as there
-/// are processors: a thread that spins would keep one of them from its processor.
-pub(super) fn others_fill_processors(beside: Shard) -> bool {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    let processors = *PROCESSORS.get_or_init(super::options::processors);
-    let others = all().filter(|context| context.shard() != beside && context.is_shared());
-    others.take(processors).count() == processors
+/// Calls between two looks at the other shards.
+const CALLS_PER_LOOK: u32 = 16;
+
+/// Whether the threads of the other shards need all processors, as seen a few calls ago.
+#[derive(Debug, Default)]
+pub(super) struct OtherShards {
+    calls: AtomicU32,
+    fill: AtomicBool,
+}
+
+impl OtherShards {
+    /// True if at least as many threads lead, or attend connections, in the other shards as there are
+    /// processors: a thread that spins would keep one of them from its processor.
+    pub(super) fn fill_processors(&self, beside: Shard) -> bool {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        if calls.is_multiple_of(CALLS_PER_LOOK) {
+            self.fill.store(fill_processors(beside), Ordering::Relaxed);
+        }
+        self.fill.load(Ordering::Relaxed)
+    }
+}
+
+fn fill_processors(beside: Shard) -> bool {
+    static PROCESSORS: OnceLock<u64> = OnceLock::new();
+    let processors =
+        *PROCESSORS.get_or_init(|| u64::try_from(super::options::processors()).unwrap_or(u64::MAX));
+    let others = all().filter(|context| context.shard() != beside);
+    others.map(|context| context.blocked_threads()).sum::<u64>() >= processors
 }
 
 /// The sums of the counters of all shards.

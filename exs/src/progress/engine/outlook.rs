@@ -51,9 +51,9 @@ impl Outlook {
         self.has(SENDS_KERNEL)
     }
 
-    /// Threads attend connections, or have left them a moment ago.
-    pub(in crate::progress) fn has_attended(self) -> bool {
-        self.bits >= ATTENDED
+    /// The number of connections that threads attend, or have left a moment ago.
+    pub(in crate::progress) fn attended(self) -> u64 {
+        self.bits / ATTENDED
     }
 
     /// True at `now` if all that waits may go on waiting, while threads find their events without
@@ -129,7 +129,7 @@ mod tests {
     fn an_outlook_is_shown_whole() {
         let shown = ShownOutlook::default();
         assert_eq!(shown.get(), Outlook::default());
-        assert!(!shown.get().lazy() && !shown.get().has_attended());
+        assert!(!shown.get().lazy() && shown.get().attended() == 0);
         let outlook = Outlook { bits: 3 * ATTENDED, rests_until: 7 }
             .with(KEEPS, true)
             .with(LAZY, false)
@@ -137,7 +137,7 @@ mod tests {
         shown.show(outlook);
         let seen = shown.get();
         assert_eq!(seen, outlook);
-        assert!(seen.keeps() && seen.sends_kernel() && seen.has_attended());
+        assert!(seen.keeps() && seen.sends_kernel() && seen.attended() > 0);
         assert!(!seen.lazy() && !seen.watches_kernel());
         assert!(seen.rests(|| Time::from_nanos(6)) && !seen.rests(|| Time::from_nanos(7)));
         assert!(!Outlook::default().rests(|| unreachable!("nothing may wait")));
