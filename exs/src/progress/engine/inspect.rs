@@ -78,9 +78,9 @@ impl Engine {
         most: u32,
         now: Time,
     ) -> (Vec<SocketFigures>, Option<u32>) {
-        self.recall_all(now);
         let slots = self.sockets.slots();
         let end = from.saturating_add(most).min(slots);
+        self.recall_slots(from..end, now);
         let found = (from..end).filter_map(|index| self.sockets.peek(index));
         let found = found.filter(|(_, s)| !s.is_branch());
         let figures = found.map(|(id, s)| self.figures_of(id, s)).collect();

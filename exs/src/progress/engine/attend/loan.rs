@@ -1,6 +1,7 @@
 //! Lending a connection to the threads that block on it, and taking it back (see
 //! [`LoanCell`](crate::progress::loan::LoanCell)).
 
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::{Attendance, Attendances, LeftBy, PassWait, SWEEP};
@@ -55,7 +56,17 @@ impl Engine {
 
     /// Takes all connections back, so that the sessions have what was counted.
     pub(in crate::progress) fn recall_all(&mut self, now: Time) {
-        for id in self.sweeps.left.clone() {
+        self.recall_slots(.., now);
+    }
+
+    /// The same for the sockets in these slots.
+    pub(in crate::progress::engine) fn recall_slots(
+        &mut self,
+        slots: impl RangeBounds<u32>,
+        now: Time,
+    ) {
+        let listed = self.sweeps.left.iter().filter(|id| slots.contains(&id.index));
+        for id in listed.copied().collect::<Vec<_>>() {
             self.recall(id, now);
         }
     }
