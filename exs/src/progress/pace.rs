@@ -40,8 +40,10 @@ const PEEK: Duration = Duration::from_micros(25);
 /// How long a thread peeks at the connection that it attends. A sleep, and the call that ends it,
 /// cost less than this, so a peek that misses must be rare.
 const ATTENDED_PEEK: Duration = Duration::from_micros(8);
-/// After a miss of such a peek only each of this many waits peeks.
+/// After a miss of such a peek this many waits do not peek, after the next miss twice as many, up to
+/// [`MAX_ATTENDED_PROBE`].
 const ATTENDED_PROBE: u32 = 32;
+const MAX_ATTENDED_PROBE: u32 = 512;
 /// How long a queue that polls busily peeks, as some devices are slower.
 const BUSY_PEEK: Duration = Duration::from_micros(100);
 /// How long a peek is before signals are held back, which takes two system calls: what comes within
@@ -159,7 +161,7 @@ impl Pace {
     /// programs want the processors. None: it sleeps at once.
     pub(super) fn peek_attended(&self, crowded: bool) -> Option<Duration> {
         let misses = self.attended_misses.load(Ordering::Relaxed);
-        let due = misses.is_multiple_of(ATTENDED_PROBE);
+        let due = is_attended_probe(misses);
         let peek = match self.policy() {
             WaitPolicy::Notify => None,
             WaitPolicy::BusyPoll => return Some(BUSY_PEEK),
@@ -179,6 +181,12 @@ impl Pace {
             self.attended_misses.store(next, Ordering::Relaxed);
         }
     }
+}
+
+/// True if a wait peeks after this many waits since the last peek that has found something.
+fn is_attended_probe(misses: u32) -> bool {
+    let doubled = misses >= ATTENDED_PROBE && misses.is_power_of_two();
+    misses == 0 || doubled || misses.is_multiple_of(MAX_ATTENDED_PROBE)
 }
 
 /// How long a leader may spin. None: without a limit.
@@ -333,7 +341,9 @@ mod tests {
         };
         assert_eq!(waits(10, true), 10);
         assert_eq!(waits(ATTENDED_PROBE, false), 1, "a miss ends it");
-        assert_eq!(waits(2 * ATTENDED_PROBE, false), 2, "probes");
+        assert_eq!(waits(3 * ATTENDED_PROBE, false), 2, "probes after one and two times as many");
+        // After 128, 256 and 512 waits, and each 512 from then on.
+        assert_eq!(waits(4 * MAX_ATTENDED_PROBE - 4 * ATTENDED_PROBE, false), 5);
         assert_eq!(waits(10, true), 10, "a probe brings it back");
         assert_eq!(pace.peek_attended(true), None, "other programs want the processors");
         let quiet = Pace::new(WaitPolicy::Notify);
