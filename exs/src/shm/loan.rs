@@ -154,10 +154,12 @@ impl Drop for LentRings {
 impl ShmLink {
     /// Lends the link, if a thread attends it and nothing but the next message is under way.
     fn lend(&mut self, busy_links: usize) -> Option<LentRings> {
-        let open = self.phase == LinkPhase::Open && !self.socket.hung_up && !self.is_lent();
+        // A sleeper of a loan waits for the word alone, to which the peer can write.
+        let trusted = self.peer.trusted && !self.is_lent();
+        let open = self.phase == LinkPhase::Open && !self.socket.hung_up;
         let rests = self.tx.rests() && self.rx.rests() && !self.base.stalled && !self.base.queued;
         let sleeps = self.wake_up.attendant == AttendantSleep::OnWord;
-        if !open || !rests || !sleeps || !self.base.attended || self.socket.readable {
+        if !trusted || !open || !rests || !sleeps || !self.base.attended || self.socket.readable {
             return None;
         }
         self.wake_up.attendant = AttendantSleep::Lent;
