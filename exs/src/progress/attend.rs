@@ -123,30 +123,6 @@ impl Context {
         self.blocked_threads() > 0 || self.others.fill_processors(self.shard())
     }
 
-    /// True if a thread whose connection is lent attends it, as others do. False: no other thread blocks,
-    /// so it is faster to lead.
-    fn has_borrower_attend(&self) -> bool {
-        self.blocked_threads() > 1 || self.others.fill_processors(self.shard())
-    }
-
-    /// Waits for a message on a connection if it is lent.
-    #[inline]
-    pub(crate) fn recv_lent(&self, id: SockId, loan: &LoanCell, out: &mut [u8]) -> LentRecv {
-        if loan.is_lent() && !self.has_borrower_attend() {
-            self.end_loan(id);
-        }
-        loan.recv(self, out)
-    }
-
-    /// Ends the loan of a connection, and has the leader look after it.
-    #[cold]
-    fn end_loan(&self, id: SockId) {
-        self.call(|engine, now| {
-            engine.recall(id, now);
-            engine.attendances().end_left(id);
-        });
-    }
-
     /// Waits for the event of an operation of this socket, which goes to `queue`. The thread
     /// attends the connection meanwhile. `exact`: as in [`Context::wait`].
     ///
@@ -210,23 +186,6 @@ impl Context {
             (Some(Passing { len, .. }), _) if len > 0 => Ok(len),
             (_, ended) => ended.map(|_| 0),
         }
-    }
-
-    /// Ends the loan of a connection, since the peer waits for what the engine must send.
-    pub(crate) fn recall(&self, id: SockId) {
-        self.call(|engine, now| engine.recall(id, now));
-    }
-
-    /// Gives the engine what a thread has read from a lent connection. The thread cannot wait for more.
-    #[cold]
-    pub(crate) fn give_back(&self, id: SockId, read: LentRead) {
-        let LentRead { room, result } = read;
-        self.call(|engine, now| {
-            engine.recall(id, now);
-            let read = result.map(|n| room.first(n));
-            engine.run_attended(id, AttendedEnd::Read(read), now, None);
-            engine.attendances().end(id);
-        });
     }
 
     /// `begun`: the outcome of a read that the thread has made while the connection was lent.

@@ -16,10 +16,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::attend::{Room, not_yet};
 use super::context::Context;
-use super::engine::ALONE;
+use super::engine::{ALONE, SockId};
 use super::pace::Pace;
 use super::spin::LOOKS;
-use crate::rnic::{LentConnection, LentSend, LentWait};
+use crate::rnic::{AttendedEnd, LentConnection, LentSend, LentWait};
 use crate::session::SessionLoan;
 use crate::wire::exs::MAX_HEADER;
 
@@ -275,5 +275,48 @@ impl Loan {
             self.sends += 1;
         }
         sent
+    }
+}
+
+impl Context {
+    /// True if a thread whose connection is lent attends it, as others do. False: no other thread blocks,
+    /// so it is faster to lead.
+    fn has_borrower_attend(&self) -> bool {
+        self.blocked_threads() > 1 || self.others.fill_processors(self.shard())
+    }
+
+    /// Waits for a message on a connection if it is lent.
+    #[inline]
+    pub(crate) fn recv_lent(&self, id: SockId, loan: &LoanCell, out: &mut [u8]) -> LentRecv {
+        if loan.is_lent() && !self.has_borrower_attend() {
+            self.end_loan(id);
+        }
+        loan.recv(self, out)
+    }
+
+    /// Ends the loan of a connection, and has the leader look after it.
+    #[cold]
+    fn end_loan(&self, id: SockId) {
+        self.call(|engine, now| {
+            engine.recall(id, now);
+            engine.attendances().end_left(id);
+        });
+    }
+
+    /// Ends the loan of a connection ([`LentRecv::Last`]).
+    pub(crate) fn recall(&self, id: SockId) {
+        self.call(|engine, now| engine.recall(id, now));
+    }
+
+    /// Gives the engine what a thread has read from a lent connection. The thread cannot wait for more.
+    #[cold]
+    pub(crate) fn give_back(&self, id: SockId, read: LentRead) {
+        let LentRead { room, result } = read;
+        self.call(|engine, now| {
+            engine.recall(id, now);
+            let read = result.map(|n| room.first(n));
+            engine.run_attended(id, AttendedEnd::Read(read), now, None);
+            engine.attendances().end(id);
+        });
     }
 }
