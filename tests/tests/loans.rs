@@ -268,6 +268,9 @@ fn a_long_wait_ends_with_the_message() {
             });
             ask_once(&client, &server);
         }
+        while is_attended(&client) || is_attended(&server) {
+            thread::yield_now();
+        }
     });
 }
 
