@@ -70,7 +70,7 @@ fn child() {
     match words[..] {
         ["connect", transport, addr] => {
             let transport = transport.parse().unwrap();
-            connect_with_few(transport, addr.parse().unwrap(), false);
+            let _kept = connect_with_few(transport, addr.parse().unwrap(), false);
             connect_to_unused_port_with_few(transport);
             peer::say("done");
         }
@@ -83,12 +83,12 @@ fn child() {
 
 /// Connects with few descriptors, and fewer: each connect succeeds, or says at once what is
 /// lacking; and with descriptors the very same socket connects. `listens`: other threads of this process
-/// may close connections of earlier attempts, and free descriptors.
-fn connect_with_few(transport: Transport, addr: SocketAddr, listens: bool) {
+/// may close connections of earlier attempts, and free descriptors. Returns the sockets: one that is closed
+/// gives its descriptors back at some moment.
+fn connect_with_few(transport: Transport, addr: SocketAddr, listens: bool) -> Vec<Socket> {
     // Threads' and queues' own descriptors are there before.
     let first = socket(transport);
     first.blocking().connect(addr).unwrap();
-    // A socket that is closed gives its descriptors back at some moment: none is.
     let mut kept = vec![first];
     for spare in (0..=MOST_SPARE).rev() {
         let client = socket(transport);
@@ -105,6 +105,7 @@ fn connect_with_few(transport: Transport, addr: SocketAddr, listens: bool) {
         }
         kept.push(client);
     }
+    kept
 }
 
 /// Connects with few descriptors to a port where nothing listens. No other thread of this process opens
@@ -112,7 +113,6 @@ fn connect_with_few(transport: Transport, addr: SocketAddr, listens: bool) {
 fn connect_to_unused_port_with_few(transport: Transport) {
     // The last transport's error about the peer would not explain that this process lacks descriptors.
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    // As above, no socket is closed.
     let mut kept = Vec::new();
     for spare in 0..4 {
         let client = socket(transport);
@@ -141,7 +141,7 @@ fn alone(transport: Transport) {
     first.blocking().connect(addr).unwrap();
     // The descriptors with which the thread waits are there before.
     told.recv().unwrap();
-    connect_with_few(transport, addr, true);
+    let _kept = connect_with_few(transport, addr, true);
     assert!(!accepting.is_finished(), "the listener goes on");
     peer::say("done");
 }
