@@ -261,6 +261,9 @@ pub trait LinkSetup: Link {
 
 /// How connections move data.
 pub trait Traffic: LinkSetup {
+    /// What of a link is lent.
+    type Loan: LentConnection;
+
     /// Does the work that is due at the beginning of `progress`.
     fn begin_progress(_driver: &mut Driver<Self>, _now: Time) {}
     /// Does the work that is due at the end of `progress`.
@@ -327,18 +330,9 @@ pub trait Traffic: LinkSetup {
         None
     }
     /// Lends a link to the threads that block on it (`Rnic::lend`).
-    fn lend(_driver: &mut Driver<Self>, _id: u32) -> Option<Box<dyn LentConnection>> {
-        None
-    }
+    fn lend(driver: &mut Driver<Self>, id: u32) -> Option<Self::Loan>;
     /// Takes a link back (`Rnic::end_loan`).
-    fn end_loan(
-        _driver: &mut Driver<Self>,
-        _id: u32,
-        _loan: Box<dyn LentConnection>,
-        _reads: bool,
-        _now: Time,
-    ) {
-    }
+    fn end_loan(driver: &mut Driver<Self>, id: u32, loan: Self::Loan, reads: bool, now: Time);
     /// True if the peer can make a descriptor readable that the program polls.
     fn can_sleep_polled(&self) -> bool {
         false

@@ -37,6 +37,7 @@ mod startups;
 mod turns;
 mod users;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -351,11 +352,13 @@ impl<L: Traffic> Rnic for Driver<L> {
         self.lend_stream_of(qp)
     }
     fn lend(&mut self, qp: Qp) -> Option<Box<dyn LentConnection>> {
-        L::lend(self, self.link_of(qp)?)
+        let lent = L::lend(self, self.link_of(qp)?)?;
+        Some(Box::new(lent))
     }
     fn end_loan(&mut self, qp: Qp, loan: Box<dyn LentConnection>, reads: bool, now: Time) {
-        if let Some(id) = self.link_of(qp) {
-            L::end_loan(self, id, loan, reads, now);
+        let loan: Box<dyn Any> = loan;
+        if let (Some(id), Ok(loan)) = (self.link_of(qp), loan.downcast()) {
+            L::end_loan(self, id, *loan, reads, now);
         }
     }
     fn wake_attended(&mut self, qp: Qp, end: AttendedEnd<'_>) {

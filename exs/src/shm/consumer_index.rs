@@ -59,7 +59,7 @@ impl RingReader {
     }
 
     /// True if the peer does not know yet how far we have read.
-    pub(super) fn has_unreported(&self) -> bool {
+    fn has_unreported(&self) -> bool {
         self.free_upto() != self.index.reported
     }
 
@@ -68,20 +68,20 @@ impl RingReader {
         self.free_upto() - self.index.reported > self.index.max_unreported
     }
 
-    /// Stores the consumer index. Does not wake the peer.
-    pub(super) fn publish(&mut self, mem: &Mem) {
-        if self.has_unreported() {
-            self.index.reported = self.free_upto();
-            mem.set(Word::Consumed, self.index.reported);
+    /// Stores the consumer index. Returns what to wake the peer for, beside other news: room, or nothing.
+    #[inline]
+    pub(super) fn publish(&mut self, mem: &Mem) -> u64 {
+        if !self.has_unreported() {
+            return 0;
         }
+        self.index.reported = self.free_upto();
+        mem.set(Word::Consumed, self.index.reported);
+        FOR_ROOM
     }
 
-    /// Stores the consumer index. True if it has changed: then the caller must wake a peer that waits for
-    /// room.
+    /// Stores the consumer index. True if the caller must wake a peer that waits for room.
     pub(super) fn report(&mut self, mem: &Mem) -> bool {
-        let changed = self.has_unreported() | std::mem::take(&mut self.index.ring_due);
-        self.publish(mem);
-        changed
+        (self.publish(mem) != 0) | std::mem::take(&mut self.index.ring_due)
     }
 
     /// Follows a skip: the next record is at the beginning of the ring.

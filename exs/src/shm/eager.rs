@@ -10,7 +10,7 @@ use super::link::{LinkPhase, ShmLink};
 use super::record::{RecordHead, RecordKind, SHORT_HEAD_LEN};
 use super::ring::{Area, LINE, Mem};
 use super::ring_window::RingWriter;
-use super::sleep::{FOR_RECORDS, FOR_ROOM};
+use super::sleep::FOR_RECORDS;
 use super::tx::MAX_IN_RECORD;
 use crate::driver::{LinkOwner, Source};
 use crate::mem::Segment;
@@ -194,8 +194,7 @@ impl ShmLink {
         let read = self.rx.ring.pos;
         let record = self.tx.ring.write_message((&header, len), payload, read, &self.mem);
         // The consumer index leaves with the message.
-        let room = if self.rx.ring.has_unreported() { FOR_ROOM } else { 0 };
-        self.publish_consumed();
+        let room = self.rx.ring.publish(&self.mem);
         self.ring_for_message(payload.len(), FOR_RECORDS | room);
         // The next record is probably as long. Its lines are in the peer's cache; they will be ours
         // by then. All but the first line, which the peer polls.

@@ -4,7 +4,6 @@
 //! woken by a message. So such a thread writes and takes small records itself. It sleeps on the word
 //! `Asleep`, and the peer wakes it there.
 
-use std::any::Any;
 use std::fmt;
 
 use super::ShmRnic;
@@ -24,7 +23,7 @@ use crate::sys::{Hint, IoVec, IoVecMut};
 const WANTS: u64 = FOR_RECORDS | FOR_END | BY_WORD;
 
 /// The rings of a link.
-struct LentRings {
+pub struct LentRings {
     mem: Mem,
     writer: RingWriter,
     reader: RingReader,
@@ -83,19 +82,18 @@ impl LentConnection for LentRings {
     }
 
     fn wait(&mut self, room: &mut Vec<u8>) -> LentWait {
-        while !self.has_ended() || self.has_record() {
+        loop {
             if !self.has_record() {
-                if !self.report() {
-                    break;
+                if self.has_ended() || !self.report() {
+                    return LentWait::End;
                 }
                 if self.announce_sleep() {
                     return LentWait::Word(self.mem.own_sleep_word(WANTS));
                 }
-            }
-            self.announce_awake();
-            if !self.has_record() {
+                self.announce_awake();
                 continue;
             }
+            self.announce_awake();
             if let Some(head) = self.reader.next_message(&self.mem) {
                 room.resize(head.inline, 0);
                 let at = self.reader.pos + head.payload_at();
@@ -105,10 +103,9 @@ impl LentConnection for LentRings {
             }
             // A skip may have been followed.
             if self.has_record() {
-                break;
+                return LentWait::End;
             }
         }
-        LentWait::End
     }
 
     fn message<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
@@ -132,8 +129,7 @@ impl LentConnection for LentRings {
         let (header, read) = ((&header, head.len()), self.reader.pos);
         self.writer.write_message(header, &IoVec::new(data), read, &self.mem);
         // The consumer index leaves with the message.
-        let room = if self.reader.has_unreported() { FOR_ROOM } else { 0 };
-        self.reader.publish(&self.mem);
+        let room = self.reader.publish(&self.mem);
         let (words, what) = (self.mem.sleep_words(), FOR_RECORDS | room);
         if !self.bell.ring_for_message(&words, data.len(), what) {
             self.owes_bell = true;
@@ -186,19 +182,15 @@ impl ShmLink {
 
 impl ShmRnic {
     /// Lends a link to the threads that block on it (`Rnic::lend`).
-    pub(super) fn lend_link(&mut self, id: u32) -> Option<Box<dyn LentConnection>> {
+    pub(super) fn lend_link(&mut self, id: u32) -> Option<LentRings> {
         let busy = self.parts.hot.len();
-        let lent = self.links.get_mut(id).ok()?.lend(busy)?;
-        Some(Box::new(lent))
+        self.links.get_mut(id).ok()?.lend(busy)
     }
 
     /// Takes a link back (`Rnic::end_loan`).
-    pub(super) fn take_back_link(&mut self, id: u32, loan: Box<dyn LentConnection>) {
-        let loan: Box<dyn Any> = loan;
-        let (Ok(link), Ok(loan)) = (self.links.get_mut(id), loan.downcast::<LentRings>()) else {
-            return;
-        };
-        link.end_loan(&loan);
+    pub(super) fn take_back_link(&mut self, id: u32, loan: &LentRings) {
+        let Ok(link) = self.links.get_mut(id) else { return };
+        link.end_loan(loan);
         // What has come to the socket meanwhile was left there.
         if link.socket.readable || link.has_work() {
             self.enqueue(Source::Link(id));

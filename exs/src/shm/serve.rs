@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use super::attended::AttendantSleep;
 use super::link::{Env, LinkError, LinkPhase, ShmLink};
+use super::loan::LentRings;
 use super::ring::Word;
 use super::{ShmParts, ShmRnic};
 use crate::driver::{LinkOwner, Source, Traffic, flushed};
 use crate::mem::{AccessFault, Key};
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, Disconnect, DisconnectCause,
-    EagerRecv, EagerSend, HEAD, LentConnection, PolledSleep, Qp, QpState, RnicError, RnicEvent,
-    TermCode, WcOp, WcStatus,
+    EagerRecv, EagerSend, HEAD, PolledSleep, Qp, QpState, RnicError, RnicEvent, TermCode, WcOp,
+    WcStatus,
 };
 use crate::sys::{IoVec, waits_for_words};
 use crate::time::Time;
@@ -38,6 +39,8 @@ fn status(code: TermCode) -> WcStatus {
 }
 
 impl Traffic for Box<ShmLink> {
+    type Loan = LentRings;
+
     fn begin_progress(driver: &mut ShmRnic, now: Time) {
         driver.retry_calls(now);
         driver.parts.spares.expire(now);
@@ -126,17 +129,11 @@ impl Traffic for Box<ShmLink> {
     fn poll_attended(&self) -> Option<bool> {
         Some(self.has_work() || self.socket.hung_up)
     }
-    fn lend(driver: &mut ShmRnic, id: u32) -> Option<Box<dyn LentConnection>> {
+    fn lend(driver: &mut ShmRnic, id: u32) -> Option<LentRings> {
         driver.lend_link(id)
     }
-    fn end_loan(
-        driver: &mut ShmRnic,
-        id: u32,
-        loan: Box<dyn LentConnection>,
-        _reads: bool,
-        _: Time,
-    ) {
-        driver.take_back_link(id, loan);
+    fn end_loan(driver: &mut ShmRnic, id: u32, loan: LentRings, _: bool, _: Time) {
+        driver.take_back_link(id, &loan);
     }
     fn wake_attended(driver: &mut ShmRnic, id: u32, _: AttendedEnd<'_>) {
         driver.parts.woken = Some(id);

@@ -4,7 +4,6 @@
 //! such a thread frames its small messages itself, and writes and reads them without the lock of the
 //! driver, in one system call each.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use super::SoftRnic;
@@ -17,7 +16,7 @@ use crate::time::Time;
 
 /// The stream of a link, and what a thread must know of its engine.
 #[derive(Debug)]
-struct LentStream {
+pub struct LentStream {
     stream: Arc<SharedStream>,
     framing: FramingLoan,
     /// The memory in which messages are framed.
@@ -97,28 +96,18 @@ impl SoftLink {
 
 impl SoftRnic {
     /// Lends a link to the threads that block on it (`Rnic::lend`).
-    pub(super) fn lend_link(&mut self, id: u32) -> Option<Box<dyn LentConnection>> {
+    pub(super) fn lend_link(&mut self, id: u32) -> Option<LentStream> {
         if !self.needs_no_turn(id) {
             return None;
         }
-        let lent = self.links.get_mut(id).ok()?.lend()?;
-        Some(Box::new(lent))
+        self.links.get_mut(id).ok()?.lend()
     }
 
     /// Takes a link back (`Rnic::end_loan`).
-    pub(super) fn take_back_link(
-        &mut self,
-        id: u32,
-        loan: Box<dyn LentConnection>,
-        reads: bool,
-        now: Time,
-    ) {
-        let loan: Box<dyn Any> = loan;
-        let (Ok(link), Ok(loan)) = (self.links.get_mut(id), loan.downcast::<LentStream>()) else {
-            return;
-        };
+    pub(super) fn take_back_link(&mut self, id: u32, loan: LentStream, reads: bool, now: Time) {
+        let Ok(link) = self.links.get_mut(id) else { return };
         let cut = !loan.unsent.is_empty();
-        link.end_loan(*loan, reads);
+        link.end_loan(loan, reads);
         if cut {
             // The reactor reports when there is room.
             self.finish_turn(id, now);

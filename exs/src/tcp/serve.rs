@@ -2,6 +2,7 @@
 
 use super::directions::{Ending, Inbound};
 use super::link::{ReadOutcome, SoftLink, Watched};
+use super::loan::LentStream;
 use super::queues::SrqView;
 use super::{SoftParts, SoftRnic};
 use crate::driver::{Link, LinkOwner, Source, Traffic};
@@ -9,8 +10,7 @@ use crate::iwarp::{IwarpEvent, RxSource};
 use crate::mem::KeyTable;
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, CmEvent, DeferredEnd, DeferredWrite,
-    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, LentConnection, Qp, QpState, Ready,
-    RnicError,
+    Disconnect, DisconnectCause, EagerRecv, EagerSend, HEAD, Qp, QpState, Ready, RnicError,
 };
 use crate::sys::{IoVec, SharedStream};
 use crate::time::Time;
@@ -38,6 +38,8 @@ pub(super) struct Sweep {
 }
 
 impl Traffic for SoftLink {
+    type Loan = LentStream;
+
     fn begin_progress(driver: &mut SoftRnic, now: Time) {
         if !driver.parts.unwatched.is_empty() {
             driver.watch_waiting_requests();
@@ -163,16 +165,10 @@ impl Traffic for SoftLink {
     fn lend_stream(&mut self) -> Option<Arc<SharedStream>> {
         self.lend_to_program()
     }
-    fn lend(driver: &mut SoftRnic, id: u32) -> Option<Box<dyn LentConnection>> {
+    fn lend(driver: &mut SoftRnic, id: u32) -> Option<LentStream> {
         driver.lend_link(id)
     }
-    fn end_loan(
-        driver: &mut SoftRnic,
-        id: u32,
-        loan: Box<dyn LentConnection>,
-        reads: bool,
-        now: Time,
-    ) {
+    fn end_loan(driver: &mut SoftRnic, id: u32, loan: LentStream, reads: bool, now: Time) {
         driver.take_back_link(id, loan, reads, now);
     }
     fn wake_attended(driver: &mut SoftRnic, id: u32, end: AttendedEnd<'_>) {
