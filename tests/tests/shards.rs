@@ -270,6 +270,23 @@ fn a_listener_that_closes_resets_connections_of_other_shards() {
     }
 }
 
+/// As a kernel socket, and whatever the other shards are about.
+#[test]
+fn a_listener_is_gone_when_its_drop_returns() {
+    let _dog = Watchdog::new("a_listener_is_gone_when_its_drop_returns");
+    four_shards();
+    for transport in transports() {
+        for round in 0..100 {
+            let (first, addr) = listener(transport, 4);
+            drop(first);
+            let refused = stream_socket(transport).blocking().connect(addr).unwrap_err();
+            assert_eq!(refused.errno(), libc::ECONNREFUSED, "{transport} {round}: {refused}");
+            let again = stream_socket(transport);
+            again.bind(addr).and_then(|()| again.listen(4)).unwrap();
+        }
+    }
+}
+
 #[test]
 fn threads_with_a_queue_each_accept_and_serve_side_by_side() {
     let _dog = Watchdog::new("threads_with_a_queue_each_accept_and_serve_side_by_side");

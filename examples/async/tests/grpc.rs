@@ -237,6 +237,6 @@ async fn a_server_knows_its_peers_and_stops() {
         server.await.unwrap().unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{addr}")).unwrap();
         let again = endpoint.connect_with_connector(AsyncConnector::with_options(options)).await;
-        assert!(again.is_err(), "the listener has gone");
+        assert!(again.is_err(), "{transport}: the listener has gone");
     }
 }

@@ -31,7 +31,8 @@ pub enum SocketType {
 }
 
 /// An extended socket. Cloning gives another handle to the same socket, as dup(2) does. When the
-/// last handle is dropped the socket closes in the background, in order.
+/// last handle is dropped the socket closes in the background, in order. A listener listens no more
+/// when that drop returns, and its port is free.
 ///
 /// A process that returns from `main`, or calls exit(3), closes its open sockets and waits until
 /// what was sent is delivered, for [`Options::linger`] at most. A process that is killed, or calls
@@ -262,7 +263,7 @@ impl Socket {
     /// # Errors
     /// [`Error::Listen`], with the kernel's reason (EADDRINUSE, EACCES, ...).
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
-        self.handle.call(|e, id, _| e.listen(id, backlog))
+        self.handle.listen(backlog)
     }
 
     fn addrs(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), Error> {

@@ -16,6 +16,7 @@ use super::context::{Context, Entry};
 #[cfg(feature = "tokio")]
 use super::engine::TaskSend;
 use super::engine::{Engine, RecvAtOnce, SockId};
+use super::error::Error;
 use super::loan::{LentRecv, LoanCell};
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
@@ -50,6 +51,8 @@ pub struct SocketHandle {
     /// The program's number for the socket; 0 until the program sets it. Each event of an operation
     /// posted from then on carries the number.
     user_data: AtomicU64,
+    /// Set when the socket has become a listener.
+    listens: AtomicBool,
     /// Other shards that accept from the socket.
     branches: BranchTable,
     /// The connection's loan to the threads that block on it. None until a thread waits that could have
@@ -59,23 +62,26 @@ pub struct SocketHandle {
 
 impl SocketHandle {
     pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
-        SocketHandle {
-            made: Home { context, id },
-            home: OnceLock::new(),
-            taken: None,
-            user_data: AtomicU64::new(0),
-            branches: BranchTable::default(),
-            loan: OnceLock::new(),
-        }
+        SocketHandle::with(Home { context, id }, OnceLock::new(), None)
     }
 
     /// The handle of a connection that an accept's event carries.
     pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Claim) -> SocketHandle {
         let made = Home { context, id };
         let home = OnceLock::from(made.clone());
-        let (user_data, branches) = (AtomicU64::new(0), BranchTable::default());
-        let loan = OnceLock::new();
-        SocketHandle { made, home, taken: Some(taken), user_data, branches, loan }
+        SocketHandle::with(made, home, Some(taken))
+    }
+
+    fn with(made: Home, home: OnceLock<Home>, taken: Option<Claim>) -> SocketHandle {
+        SocketHandle {
+            made,
+            home,
+            taken,
+            user_data: AtomicU64::new(0),
+            listens: AtomicBool::new(false),
+            branches: BranchTable::default(),
+            loan: OnceLock::new(),
+        }
     }
 
     pub(super) fn branches(&self) -> &BranchTable {
@@ -137,6 +143,13 @@ impl SocketHandle {
     /// Runs a call of the API that names no queue on the socket's engine.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&mut Engine, SockId, Time) -> T) -> T {
         self.enter(Entry::Call, |engine, id, call| f(engine, id, call.now()))
+    }
+
+    /// Makes the socket a listener.
+    pub(crate) fn listen(&self, backlog: u32) -> Result<(), Error> {
+        self.call(|engine, id, _| engine.listen(id, backlog))?;
+        self.listens.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Runs a call that names a queue on the socket's engine.
@@ -273,7 +286,12 @@ impl SocketHandle {
 
 impl Drop for SocketHandle {
     fn drop(&mut self) {
-        // Never takes the engine's lock: a handle may be dropped under it, with an event that no
+        // The port must be free when the drop returns, as that of a kernel socket is. Only the program
+        // drops a listener, so this thread does not hold the engine's lock.
+        if self.listens.load(Ordering::Relaxed) {
+            self.call(|engine, id, now| engine.close_listener(id, now));
+        }
+        // The rest never takes the lock: a connection may be dropped under it, with an event that no
         // thread dequeued.
         let taken = self.taken.as_ref().is_none_or(|t| t.load(Ordering::Relaxed));
         let Home { context, id } = self.place();
