@@ -19,6 +19,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CLIENTS: usize = 6;
 
+/// A case, in a process with two shards. Each case says so before it makes anything, since the first
+/// queue or socket of the process settles their number.
+fn case(what: &'static str) -> Watchdog {
+    exs::progress::limit_shards(2).unwrap();
+    Watchdog::new(what)
+}
+
 /// All connections that can be in groups are.
 fn options() -> Options {
     Options::default().with_transport(Transport::Soft).with_link_group(Grouping::Beyond(0))
@@ -38,7 +45,6 @@ fn listener() -> (Socket, SocketAddr) {
 
 /// Queues of two shards. Listeners live in that of the first one.
 fn queues() -> [EventQueue; 2] {
-    exs::progress::limit_shards(2).unwrap();
     let options = QueueOptions::default().with_depth(256).with_shard(Some(FIRST_SHARD));
     let first = EventQueue::with_options(&options).unwrap();
     let mut others = Vec::new();
@@ -136,7 +142,7 @@ fn names(clients: &[Socket]) -> usize {
 
 #[test]
 fn connections_through_queues_share_a_tcp_connection() {
-    let _dog = Watchdog::new("queues");
+    let _case = case("queues");
     let [serving, _] = queues();
     let (listener, addr) = listener();
     for _ in 0..CLIENTS {
@@ -152,7 +158,7 @@ fn connections_through_queues_share_a_tcp_connection() {
 /// The listener cannot know yet what its accepts will be.
 #[test]
 fn connects_before_the_first_accept_are_established() {
-    let _dog = Watchdog::new("before the first accept");
+    let _case = case("before the first accept");
     let [dialing, serving] = queues();
     let (listener, addr) = listener();
     let _clients = connects(&dialing, addr);
@@ -166,7 +172,7 @@ fn connects_before_the_first_accept_are_established() {
 
 #[test]
 fn blocking_accepts_take_no_groups() {
-    let _dog = Watchdog::new("blocking accepts");
+    let _case = case("blocking accepts");
     let [dialing, _] = queues();
     let (listener, addr) = listener();
     let serving = std::thread::spawn(move || {
@@ -189,7 +195,7 @@ fn blocking_accepts_take_no_groups() {
 
 #[test]
 fn blocking_connects_are_in_no_group() {
-    let _dog = Watchdog::new("blocking connects");
+    let _case = case("blocking connects");
     let [serving, _] = queues();
     let (listener, addr) = listener();
     for _ in 0..CLIENTS {
@@ -204,7 +210,7 @@ fn blocking_connects_are_in_no_group() {
 /// Clients that have a group at one shard of a listener also get the accepts of another one.
 #[test]
 fn accepts_of_another_shard_are_served_by_a_group() {
-    let _dog = Watchdog::new("accepts of two shards");
+    let _case = case("accepts of two shards");
     let [first, second] = queues();
     let dialing = beside(&first);
     let (listener, addr) = listener();
@@ -231,7 +237,7 @@ fn accepts_of_another_shard_are_served_by_a_group() {
 #[test]
 fn many_connections_spread_over_groups_of_the_shards_that_accept() {
     const EACH: usize = 10 * CLIENTS;
-    let _dog = Watchdog::new("groups of two shards");
+    let _case = case("groups of two shards");
     let queues = queues();
     let dialing = EventQueue::new(1024).unwrap();
     let (listener, addr) = listener();
@@ -280,13 +286,13 @@ fn without_queues(in_loops: [bool; 2]) -> usize {
 
 #[test]
 fn connections_of_event_loops_share_a_tcp_connection() {
-    let _dog = Watchdog::new("event loops");
+    let _case = case("event loops");
     assert_eq!(without_queues([true, true]), 1);
 }
 
 #[test]
 fn connections_of_other_programs_without_queues_are_in_no_group() {
-    let _dog = Watchdog::new("no event loops");
+    let _case = case("no event loops");
     assert_eq!(without_queues([false, true]), CLIENTS, "the dialer polls");
     assert_eq!(without_queues([true, false]), CLIENTS, "the server polls");
 }
@@ -294,7 +300,7 @@ fn connections_of_other_programs_without_queues_are_in_no_group() {
 /// Threads with a loop each that accept from one listener have connections in shards of their own.
 #[test]
 fn loops_of_several_shards_take_no_groups() {
-    let _dog = Watchdog::new("loops of two shards");
+    let _case = case("loops of two shards");
     let [first, second] = queues();
     let (listener, addr) = listener();
     let accept = |queue: &EventQueue| {
@@ -314,7 +320,7 @@ fn loops_of_several_shards_take_no_groups() {
 
 #[test]
 fn connections_of_tasks_share_a_tcp_connection() {
-    let _dog = Watchdog::new("tasks");
+    let _case = case("tasks");
     runtime().block_on(async {
         let (listener, addr) = async_listener(options());
         let mut streams = Vec::new();
@@ -333,7 +339,7 @@ fn connections_of_tasks_share_a_tcp_connection() {
 /// are in a group. In one with several workers, tasks may attend the first connections.
 #[test]
 fn the_first_connections_of_a_runtime_with_several_workers_are_in_no_group() {
-    let _dog = Watchdog::new("groups by the kind of the runtime");
+    let _case = case("groups by the kind of the runtime");
     let one_worker = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for (runtime, expected) in [(one_worker, 2), (runtime(), CLIENTS)] {
         runtime.block_on(async {
@@ -351,7 +357,7 @@ fn the_first_connections_of_a_runtime_with_several_workers_are_in_no_group() {
 /// Tasks that attend their connections leave that to the driver where the connection is in a group.
 #[test]
 fn tasks_that_attend_keep_no_connection_out_of_groups() {
-    let _dog = Watchdog::new("tasks that attend");
+    let _case = case("tasks that attend");
     runtime().block_on(async {
         let options = || options().with_link_group(Grouping::Beyond(1));
         let (listener, addr) = async_listener(options());
