@@ -15,6 +15,8 @@ use exs_tests::harness::blocked::{
     IDLERS, alone, beside_blocked_threads, pair, until_threads_attend,
 };
 use exs_tests::harness::{Rng, Watchdog, check, pattern, peer};
+use exs_tests::skip::skip;
+use nix::unistd::{Uid, geteuid, setuid};
 
 /// The transports whose RNICs lend.
 const LENDING: [Transport; 2] = [Transport::Soft, Transport::Shm];
@@ -300,6 +302,9 @@ fn a_cancel_ends_the_wait() {
 fn child() {
     let Some(words) = peer::part() else { return };
     let _dog = Watchdog::new("the child");
+    if words[2] == "other" {
+        setuid(Uid::from_raw(65534)).unwrap();
+    }
     let transport = if words[0] == "Soft" { Transport::Soft } else { Transport::Shm };
     let client = Socket::with_options(SocketType::Stream, options(transport)).unwrap();
     client.blocking().connect(words[1].parse::<SocketAddr>().unwrap()).unwrap();
@@ -311,13 +316,13 @@ fn options(transport: Transport) -> Options {
     Options::default().with_transport(transport).with_keep_alive(None).with_dead_after(None)
 }
 
-/// A connection to another process, which answers questions of ten bytes.
-fn to_another_process(transport: Transport) -> (Socket, peer::Peer) {
+/// A connection to another process of this `user`, which answers questions of ten bytes.
+fn to_another_process(transport: Transport, user: &str) -> (Socket, peer::Peer) {
     let listener = Socket::with_options(SocketType::Stream, options(transport)).unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     listener.listen(8).unwrap();
     let (word, addr) = (format!("{transport:?}"), listener.local_addr().unwrap().to_string());
-    let child = peer::Peer::start("child", &word, &[&addr]);
+    let child = peer::Peer::start("child", &word, &[&addr, user]);
     (listener.blocking().accept().unwrap().0, child)
 }
 
@@ -326,7 +331,7 @@ fn to_another_process(transport: Transport) -> (Socket, peer::Peer) {
 fn a_thread_that_is_alone_leads() {
     let _one = alone("a_thread_that_is_alone_leads");
     for transport in LENDING {
-        let (socket, _child) = to_another_process(transport);
+        let (socket, _child) = to_another_process(transport, "same");
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -352,7 +357,7 @@ fn a_thread_that_is_alone_leads() {
 fn the_end_of_the_other_process_ends_the_wait() {
     let _one = alone("the_end_of_the_other_process_ends_the_wait");
     on_each(|transport| {
-        let (socket, mut child) = to_another_process(transport);
+        let (socket, mut child) = to_another_process(transport, "same");
         (0..BEFORE).for_each(|_| ask(&socket, 1, 10));
         let mut killed = false;
         while !killed {
@@ -371,4 +376,37 @@ fn the_end_of_the_other_process_ends_the_wait() {
         }
         assert!(socket.blocking().send_all(b"x").is_err());
     });
+}
+
+/// A process of another user could keep a thread asleep by what it writes into the rings, so a connection
+/// with it over shared memory stays with the engine. Over the network no peer can.
+#[test]
+fn connections_with_other_users_are_not_lent_over_shared_memory() {
+    let _one = alone("connections_with_other_users_are_not_lent_over_shared_memory");
+    if !geteuid().is_root() {
+        return skip("only root can become another user");
+    }
+    let expected = [
+        (Transport::Soft, "other", true),
+        (Transport::Shm, "same", true),
+        (Transport::Shm, "other", false),
+    ];
+    for (transport, user, lends) in expected {
+        beside_blocked_threads(transport, || {
+            let (socket, mut child) = to_another_process(transport, user);
+            // A busy host can make a wait so long that a connection is not lent.
+            let mut lent = false;
+            for _ in 0..BEFORE {
+                (0..BEFORE).for_each(|_| ask(&socket, 1, 10));
+                thread::scope(|scope| {
+                    let wait = scope.spawn(|| socket.blocking().recv_exact(&mut [0; 10]));
+                    lent |= waits_on_loan(&socket);
+                    socket.blocking().send_all(&[1; 10]).unwrap();
+                    wait.join().unwrap().unwrap();
+                });
+            }
+            assert_eq!(lent, lends, "{transport}, {user} user");
+            child.kill();
+        });
+    }
 }
