@@ -31,8 +31,8 @@ pub struct Spec {
     pub name: &'static str,
     /// The addresses that are its own, and that it reaches.
     pub owns: fn(IpAddr) -> bool,
-    /// It has port numbers of its own (RoCE): those of TCP underneath, changed by
-    /// this. 0: it takes those of TCP (iWARP).
+    /// It has port numbers of its own (RoCE), which no other device has. Underneath they are ports of
+    /// TCP, by this number. 0: it takes those of TCP (iWARP).
     pub ports: u16,
     /// Changes what it claims to be able to do.
     pub caps: fn(&mut Caps),
@@ -136,10 +136,11 @@ impl Fake {
         })
     }
 
-    /// From a port of the device to one of TCP, and back.
+    /// From a port of the device to one of TCP, and back. Ports that the kernel gives out become ports
+    /// that it never gives out, since thousands of connections of other tests may have all the others.
     fn port(&self, mut addr: SocketAddr) -> SocketAddr {
-        if addr.port() != 0 {
-            addr.set_port(addr.port() ^ self.spec.ports);
+        if addr.port() != 0 && self.spec.ports != 0 {
+            addr.set_port(!(addr.port() ^ self.spec.ports));
         }
         addr
     }
@@ -321,6 +322,12 @@ impl Rnic for Fake {
         self.alive()?;
         if !addr.ip().is_unspecified() && !(self.spec.owns)(addr.ip()) {
             return Err(os("bind", libc::EADDRNOTAVAIL));
+        }
+        let mut addr = addr;
+        if addr.port() == 0 && self.spec.ports != 0 {
+            // As `Socket::bind` chooses it.
+            let (_held, port) = exs::sys::reserve_port(addr).expect("a free port");
+            addr.set_port(port);
         }
         self.inner.listen(self.port(addr), opts)
     }
