@@ -164,9 +164,10 @@ listens_by_device() {
 failed_tests() { awk '/^failures:$/ { n = 0 } /^    [^ ]/ { name[n++] = $1 } END { for (i = 0; i < n; i++) print name[i] }' "$1"; }
 
 # once_more BINARY SECONDS LOG: runs each test that failed a second time, alone, as `make test` does. A
-# test that passes then is reported as flaky, with what it said first.
+# test that passes then is reported as flaky, with what it said first. Fails if one fails again, or if no
+# test is named.
 once_more() {
-    local name first again=$temp/again.log
+    local name first again=$temp/again.log status=1
     while read -r name; do
         if ! within "$2" "$1" --show-output --exact "$name" >"$again" 2>&1 </dev/null; then
             echo "once more, alone:"
@@ -175,7 +176,9 @@ once_more() {
         fi
         first=$(grep -F -A 1 "thread '$name'" "$3" | head -n 2 | tr '\n' ' ')
         echo "note: flaky: $name: passed at the second try; first: ${first:0:300}"
+        status=0
     done < <(failed_tests "$3")
+    return $status
 }
 
 # run_tests BINARY SECONDS [ARGUMENTS OF THE TEST RUNNER]: all tests of a test binary.
