@@ -91,9 +91,13 @@ impl Exit {
     }
 }
 
+/// False in the child of a fork(2): the sockets belong to the parent alone.
+pub(super) fn owns_sockets() -> bool {
+    EXIT.get().is_none_or(|exit| exit.process == std::process::id())
+}
+
 extern "C" fn leave() {
-    // After a fork(2), the connections belong to the parent alone.
-    if let Some(exit) = EXIT.get().filter(|e| e.process == std::process::id()) {
+    if let Some(exit) = EXIT.get().filter(|_| owns_sockets()) {
         exit.wait();
     }
     super::stats::withdraw();

@@ -17,6 +17,7 @@ use super::context::{Context, Entry};
 use super::engine::TaskSend;
 use super::engine::{Engine, RecvAtOnce, SockId};
 use super::error::Error;
+use super::exit;
 use super::loan::{LentRecv, LoanCell};
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
@@ -288,8 +289,8 @@ impl Drop for SocketHandle {
     fn drop(&mut self) {
         // The port must be free when the drop returns, as that of a kernel socket is. Only the program
         // drops a listener, so this thread does not hold the engine's lock.
-        if self.listens.load(Ordering::Relaxed) {
-            self.call(|engine, id, now| engine.close_listener(id, now));
+        if self.listens.load(Ordering::Relaxed) && exit::owns_sockets() {
+            return self.call(|engine, id, now| engine.release_socket(id, now));
         }
         // The rest never takes the lock: a connection may be dropped under it, with an event that no
         // thread dequeued.

@@ -219,11 +219,6 @@ impl Engine {
         self.sockets.mark(id.index);
     }
 
-    /// Ends the listening of a socket that the program has dropped. The socket closes later, as all do.
-    pub(crate) fn close_listener(&mut self, id: SockId, now: Time) {
-        self.end_listening(id, now, ListenEnd::Closed);
-    }
-
     /// The listening side of `shut_listener` and of `close`.
     pub(super) fn end_listening(&mut self, id: SockId, now: Time, end: ListenEnd) {
         let Ok(s) = self.sockets.find(id) else { return };

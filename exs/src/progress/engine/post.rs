@@ -430,7 +430,7 @@ impl Engine {
     }
 
     /// The last handle is gone: closes the socket in the background.
-    pub(super) fn release_socket(&mut self, id: SockId, now: Time) {
+    pub(in crate::progress) fn release_socket(&mut self, id: SockId, now: Time) {
         let Ok(s) = self.sockets.find(id) else { return };
         s.holder.let_go();
         if s.state != State::Closed {
