@@ -2,7 +2,9 @@
 //! messages by themselves, and anything else brings the connection back.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use exs::__ffi::{is_attended, is_dormant_loan, is_waiting_on_loan};
@@ -16,6 +18,8 @@ use exs_tests::harness::blocked::{
 };
 use exs_tests::harness::{Rng, Watchdog, check, pattern, peer};
 use exs_tests::skip::skip;
+use nix::sys::pthread::{pthread_kill, pthread_self};
+use nix::sys::signal::Signal;
 use nix::unistd::{Uid, geteuid, setuid};
 
 /// The transports whose RNICs lend.
@@ -348,6 +352,50 @@ fn a_thread_that_is_alone_leads() {
                 thread::yield_now();
             }
             over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// A handler that runs while the thread waits on its lent connection harms neither the wait nor the
+/// connection.
+#[test]
+fn a_signal_leaves_the_connection_whole() {
+    const ROUNDS: usize = 50;
+    let _one = alone("a_signal_leaves_the_connection_whole");
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::default()).unwrap();
+    on_each(|transport| {
+        let (client, server) = pair(transport);
+        for _ in 0..ROUNDS {
+            warm(&client, &server);
+            thread::scope(|scope| {
+                let (tell, told) = channel();
+                let server = &server;
+                let blocked = scope.spawn(move || {
+                    tell.send(pthread_self()).unwrap();
+                    let mut bytes = [0; 10];
+                    server.blocking().recv_exact(&mut bytes).unwrap();
+                    bytes
+                });
+                let thread = told.recv().unwrap();
+                for _ in 0..20 {
+                    // The thread is joined below, so it is still one to be signalled.
+                    pthread_kill(thread, Signal::SIGUSR1).unwrap();
+                    thread::yield_now();
+                }
+                client.blocking().send_all(&pattern(1, 0, 10)).unwrap();
+                check(1, 0, &blocked.join().unwrap());
+            });
+        }
+        ask_both_ways(&client, &server);
+    });
+}
+
+/// The connection works in both directions.
+fn ask_both_ways(client: &Socket, server: &Socket) {
+    for (asker, answerer) in [(client, server), (server, client)] {
+        thread::scope(|scope| {
+            scope.spawn(|| answer(answerer, std::iter::once(100)));
+            ask(asker, 2, 100);
         });
     }
 }

@@ -68,6 +68,13 @@ pub(crate) struct LentRead {
 }
 
 impl LentRead {
+    /// If a signal handler has ended the read, nothing has come.
+    fn new(room: Room, result: io::Result<usize>) -> LentRead {
+        let interrupted = |e: &io::Error| e.kind() == io::ErrorKind::Interrupted;
+        let result = if result.as_ref().is_err_and(interrupted) { Err(not_yet()) } else { result };
+        LentRead { room, result }
+    }
+
     /// The thread has read nothing.
     fn none(room: Room) -> LentRead {
         LentRead { room, result: Err(not_yet()) }
@@ -172,7 +179,7 @@ impl LoanCell {
                 LentWait::Stream(stream) => {
                     drop(loan);
                     let result = stream.read_blocking(room.bytes());
-                    let read = LentRead { room, result };
+                    let read = LentRead::new(room, result);
                     return match &mut *self.lock() {
                         Some(loan) => loan.end_read(read, out),
                         None => LentRecv::Other(read),
