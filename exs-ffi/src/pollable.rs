@@ -331,6 +331,19 @@ pub(crate) fn recv_at_once(entry: &Entry, buffer: &Buffer, fd: c_int) -> Option<
             }
             Some(bytes)
         }
+        // The descriptor shows what is true, unless it showed data that the receive before has taken.
+        RecvAtOnce::Passed { bytes } => {
+            if !entry.face.is_clear() {
+                show(entry, Some((fd, 0)));
+            }
+            Some(bytes)
+        }
+        RecvAtOnce::Unchanged => {
+            if !entry.face.is_clear() {
+                show_for_sleep(entry, fd, &end, None, true);
+            }
+            Some(0)
+        }
         // It was declined.
         _ => None,
     }

@@ -214,7 +214,7 @@ pub fn end_polling_at_end(socket: &Socket) {
 /// ```
 pub fn send_at_once(socket: &Socket, buffer: &Buffer) -> bool {
     // The thread that calls may sleep next, and rings no doorbell after that.
-    socket.send_at_once(&buffer.io_vec(), false)
+    socket.sends_at_once(&buffer.io_vec())
 }
 
 /// Receives into the buffer's window what has come, for a call that does not wait, if that completes at

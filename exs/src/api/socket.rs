@@ -354,14 +354,20 @@ impl Socket {
         if bytes.len() > FEW {
             return false;
         }
-        if self.handle.send_lent(bytes) {
+        let bytes = IoVec::new(bytes);
+        if self.handle.send_lent(&bytes) {
             return true;
         }
-        let sent = self.send_at_once(&IoVec::new(bytes), true);
+        let sent = self.send_at_once(&bytes, true);
         if sent {
             note_service();
         }
         sent
+    }
+
+    /// Sends bytes if that completes at once, for a call of C. The thread may sleep next.
+    pub(super) fn sends_at_once(&self, payload: &IoVec<'_>) -> bool {
+        payload.len() <= FEW && self.handle.send_lent(payload) || self.send_at_once(payload, false)
     }
 
     /// Receives small data that have come, for a call that does not wait.

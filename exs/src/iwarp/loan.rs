@@ -8,6 +8,7 @@ use super::IwarpEngine;
 use super::eager::{MAX_EAGER, find_plain_send};
 use super::tx::{max_payload, untagged};
 use crate::rnic::HEAD;
+use crate::sys::IoVec;
 use crate::wire::ddp;
 use crate::wire::mpa;
 use crate::wire::rdmap::{Opcode, QN_SEND};
@@ -27,7 +28,7 @@ impl FramingLoan {
     /// Puts a SEND into `frame`, whose payload is `head` and then `data`. False: it does not fit one
     /// FPDU, or is no small message.
     #[inline]
-    pub fn frame(&self, head: &[u8], data: &[u8], frame: &mut Vec<u8>) -> bool {
+    pub fn frame(&self, head: &[u8], data: &IoVec<'_>, frame: &mut Vec<u8>) -> bool {
         let len = head.len() + data.len();
         let ulpdu = ddp::UNTAGGED_LEN + len;
         let (true, Ok(length)) = (len <= self.most, u16::try_from(ulpdu)) else { return false };
@@ -37,7 +38,7 @@ impl FramingLoan {
         frame.extend_from_slice(&length.to_be_bytes());
         frame.extend_from_slice(&header);
         frame.extend_from_slice(head);
-        frame.extend_from_slice(data);
+        data.append_to(frame);
         let trailer = mpa::trailer_len(ulpdu);
         frame.resize(frame.len() + trailer, 0);
         if self.crc {

@@ -18,7 +18,7 @@ use super::engine::TaskSend;
 use super::engine::{Engine, RecvAtOnce, SockId};
 use super::error::Error;
 use super::exit;
-use super::loan::{LentRecv, LoanCell};
+use super::loan::{LentRecv, LoanCell, LoopRecv};
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
 use crate::mem::Buffer;
@@ -56,8 +56,8 @@ pub struct SocketHandle {
     listens: AtomicBool,
     /// Other shards that accept from the socket.
     branches: BranchTable,
-    /// The connection's loan to the threads that block on it. None until a thread waits that could have
-    /// one.
+    /// The connection's loan to the threads that block on it, or to an event loop. None until one comes
+    /// that could have it.
     loan: OnceLock<Arc<LoanCell>>,
 }
 
@@ -187,7 +187,20 @@ impl SocketHandle {
 
     /// Takes small data that have come, for a receive that does not wait.
     pub(crate) fn recv_at_once(&self, buffer: &Buffer, end: Option<BorrowedFd<'_>>) -> RecvAtOnce {
-        self.enter(Entry::Call, |engine, id, call| engine.recv_at_once(id, buffer, end, call))
+        let loan = self.loan();
+        let read = match loan.recv_now(&buffer.segment()) {
+            LoopRecv::Message(n) => return RecvAtOnce::Passed { bytes: n as u64 },
+            LoopRecv::Last(n) => {
+                self.end_loan();
+                return RecvAtOnce::Passed { bytes: n as u64 };
+            }
+            LoopRecv::Nothing => return RecvAtOnce::Unchanged,
+            LoopRecv::NotLent => None,
+            LoopRecv::Other(read) => Some(read),
+        };
+        self.enter(Entry::Call, |engine, id, call| {
+            engine.recv_at_once(id, (buffer, end), (loan, read), call)
+        })
     }
 
     /// The loan of the connection, for a thread that waits.
@@ -204,16 +217,20 @@ impl SocketHandle {
 
     /// Sends few bytes, if the connection is lent. True if they are on their way.
     #[inline]
-    pub(crate) fn send_lent(&self, data: &[u8]) -> bool {
+    pub(crate) fn send_lent(&self, data: &IoVec<'_>) -> bool {
         match self.loan.get().map_or(LentSend::Declined, |loan| loan.send(data)) {
             LentSend::Sent => true,
             LentSend::Declined => false,
             LentSend::Unfinished => {
-                // Any call recalls the connection.
-                self.call(|_, _, _| ());
+                self.end_loan();
                 true
             }
         }
+    }
+
+    /// Ends the connection's loan, as any call does.
+    fn end_loan(&self) {
+        self.call(|_, _, _| ());
     }
 
     /// The engine for a call on the socket, which has its connection back if it was lent.

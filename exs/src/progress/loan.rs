@@ -1,4 +1,4 @@
-//! Connections that an engine lends to the threads that block on them.
+//! Connections that an engine lends to the threads that block on them, and to event loops.
 //!
 //! A thread that blocks on its own connection needs the engine for little: a small message changes few
 //! numbers. So while nothing else is under way on a connection, its engine lends these numbers to the
@@ -6,6 +6,9 @@
 //! engine, in one system call each at most. Everything else ends the loan: a call of the API that is not
 //! one of these two, a message that is not small, room or credits that are missing, a timer, and a sweep
 //! that finds that no thread receives any more.
+//!
+//! The same holds for an event loop that polls the connection's stream. It receives what has come, and
+//! does not wait.
 //!
 //! A loan begins and ends under the engine's lock. The lock of the loan comes after the engine's, and a
 //! thread that has it makes no system call but one that does not wait.
@@ -16,37 +19,56 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::attend::{Room, not_yet};
 use super::context::Context;
-use super::engine::{ALONE, SockId};
+use super::engine::{ALONE, LOOP_IS_LATE, SockId};
 use super::pace::Pace;
 use super::spin::LOOKS;
+use crate::mem::Segment;
 use crate::rnic::{AttendedEnd, LentConnection, LentSend, LentWait};
 use crate::session::SessionLoan;
+use crate::sys::IoVec;
 use crate::wire::exs::MAX_HEADER;
 
 /// What an engine has lent.
 pub(super) struct Loan {
     pub(super) session: SessionLoan,
     pub(super) connection: Box<dyn LentConnection>,
-    /// What of the looks in memory has paid lately.
-    pace: Pace,
-    /// A thread waits for a message, or is on its way from there to the engine.
+    pub(super) borrower: Borrower,
+    /// A thread waits for a message, or is on its way to the engine with what it has read.
     pub(super) reads: bool,
-    /// A message has come since the last sweep.
-    used: bool,
-    /// The sweeps leave the connection alone, so the next message must end the loan.
-    dormant: bool,
+    /// Sweeps since the last message has come.
+    unused: u64,
     /// Sends since the last message has come.
     sends: u32,
+}
+
+/// The part of the program that has borrowed a connection.
+pub(super) enum Borrower {
+    /// The threads that block on it.
+    Threads {
+        /// What of the looks in memory has paid lately.
+        pace: Pace,
+        /// The sweeps leave the connection alone, so the next message must end the loan.
+        dormant: bool,
+    },
+    /// An event loop, which polls its stream by edges.
+    Loop,
+}
+
+impl Borrower {
+    /// The threads, of which one is about to wait.
+    pub(super) fn threads(pace: Pace) -> Borrower {
+        Borrower::Threads { pace, dormant: false }
+    }
 }
 
 /// What a sweep finds at a lent connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoanUse {
-    /// Messages have come since the last sweep.
+    /// Messages have come since the last sweep, or may be late.
     Busy,
     /// A thread waits for a message. It comes to the engine with that message.
     Dormant,
-    /// No thread receives any more.
+    /// The program receives no more.
     Over,
 }
 
@@ -94,6 +116,20 @@ pub(crate) enum LentRecv {
     Other(LentRead),
 }
 
+/// The outcome of a receive of an event loop on a lent connection.
+pub(crate) enum LoopRecv {
+    /// A message of this many bytes has come.
+    Message(usize),
+    /// The same, and the loan must end, as in [`LentRecv::Last`].
+    Last(usize),
+    /// Nothing has come.
+    Nothing,
+    /// The connection is not lent to an event loop.
+    NotLent,
+    /// The engine must get what was read.
+    Other(LentRead),
+}
+
 impl LoanCell {
     fn lock(&self) -> LoanGuard<'_> {
         self.loan.lock().unwrap_or_else(PoisonError::into_inner)
@@ -105,15 +141,15 @@ impl LoanCell {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Begins a loan. The calling thread is about to wait for a message ([`LoanCell::recv_begun`]).
+    /// Begins a loan. A thread that borrows is about to wait for a message ([`LoanCell::recv_begun`]).
     pub(super) fn begin(
         &self,
         session: SessionLoan,
         connection: Box<dyn LentConnection>,
-        pace: Pace,
+        borrower: Borrower,
     ) {
-        let (reads, used, dormant, sends) = (true, true, false, 0);
-        *self.lock() = Some(Loan { session, connection, pace, reads, used, dormant, sends });
+        let reads = matches!(borrower, Borrower::Threads { .. });
+        *self.lock() = Some(Loan { session, connection, borrower, reads, unused: 0, sends: 0 });
         self.lent.store(true, Ordering::Relaxed);
     }
 
@@ -137,7 +173,7 @@ impl LoanCell {
     /// True if the sweeps leave the connection alone.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn is_dormant(&self) -> bool {
-        self.lock().as_ref().is_some_and(|loan| loan.dormant)
+        self.lock().as_ref().is_some_and(Loan::is_dormant)
     }
 
     /// Waits for the next message, and copies its bytes to `out`, if the connection is lent.
@@ -147,10 +183,37 @@ impl LoanCell {
         }
         let mut loan = self.lock();
         match &mut *loan {
-            Some(Loan { reads, .. }) if !*reads => *reads = true,
+            Some(Loan { reads, borrower: Borrower::Threads { .. }, .. }) if !*reads => {
+                *reads = true
+            }
             _ => return LentRecv::NotLent,
         }
         self.wait(loan, context, Room::take(), out)
+    }
+
+    /// Takes the next message of a connection that an event loop has borrowed, if it has come, and copies
+    /// its bytes to `out`.
+    ///
+    /// The loop polls the stream by edges. A message is taken only if the read has found less than it had
+    /// room for, so each byte that follows gives an edge.
+    pub(super) fn recv_now(&self, out: &Segment) -> LoopRecv {
+        if !self.is_lent() {
+            return LoopRecv::NotLent;
+        }
+        let mut guard = self.lock();
+        let Some(loan @ Loan { borrower: Borrower::Loop, reads: false, .. }) = &mut *guard else {
+            return LoopRecv::NotLent;
+        };
+        let mut room = Room::take();
+        let LentWait::Stream(stream) = loan.connection.wait(room.buffer()) else {
+            return LoopRecv::NotLent;
+        };
+        let result = stream.read_now(room.bytes());
+        match &result {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return LoopRecv::Nothing,
+            _ => {}
+        }
+        loan.end_read_now(LentRead { room, result }, out)
     }
 
     /// The same for the thread with which the loan has begun.
@@ -203,9 +266,8 @@ impl LoanCell {
             return loan;
         }
         let crowded = context.attention.is_crowded(context.clock.about());
-        let Some(limit) = loan.as_ref().and_then(|loan| loan.pace.peek_attended(crowded)) else {
-            return loan;
-        };
+        let limit = loan.as_ref().and_then(Loan::pace).and_then(|pace| pace.peek_attended(crowded));
+        let Some(limit) = limit else { return loan };
         let until = context.clock.about() + limit;
         let found = loop {
             let looks = (0..LOOKS).take_while(|_| nothing(&loan));
@@ -219,14 +281,15 @@ impl LoanCell {
             drop(loan);
             loan = self.lock();
         };
-        if let Some(loan) = &*loan {
-            loan.pace.note_peek_attended(found);
+        if let Some(pace) = loan.as_ref().and_then(Loan::pace) {
+            pace.note_peek_attended(found);
         }
         loan
     }
 
     /// Sends few bytes, if the connection is lent.
-    pub(crate) fn send(&self, data: &[u8]) -> LentSend {
+    #[inline]
+    pub(crate) fn send(&self, data: &IoVec<'_>) -> LentSend {
         if !self.is_lent() {
             return LentSend::Declined;
         }
@@ -236,40 +299,86 @@ impl LoanCell {
 
 impl Loan {
     fn sweep(&mut self) -> LoanUse {
-        match (std::mem::take(&mut self.used), self.reads) {
-            (true, _) => LoanUse::Busy,
-            (false, true) => {
-                self.dormant = true;
+        let unused = self.unused;
+        self.unused += 1;
+        match &mut self.borrower {
+            _ if unused == 0 => LoanUse::Busy,
+            Borrower::Threads { dormant, .. } if self.reads => {
+                *dormant = true;
                 LoanUse::Dormant
             }
-            (false, false) => LoanUse::Over,
+            // It is on its way to the engine with what it has read.
+            Borrower::Loop if self.reads || unused < LOOP_IS_LATE => LoanUse::Busy,
+            _ => LoanUse::Over,
+        }
+    }
+
+    fn is_dormant(&self) -> bool {
+        matches!(self.borrower, Borrower::Threads { dormant: true, .. })
+    }
+
+    fn pace(&self) -> Option<&Pace> {
+        match &self.borrower {
+            Borrower::Threads { pace, .. } => Some(pace),
+            Borrower::Loop => None,
         }
     }
 
     /// A thread has read, or has found something.
     fn end_read(&mut self, read: LentRead, out: &mut [u8]) -> LentRecv {
         let taken = match &read.result {
-            Ok(n) => self.take_message(read.room.first(*n), out),
+            Ok(n) => self.take_message(read.room.first(*n), |data| {
+                out.get_mut(..data.len())?.copy_from_slice(data);
+                Some(())
+            }),
             Err(_) => None,
         };
-        taken.unwrap_or(LentRecv::Other(read))
+        match taken {
+            None => LentRecv::Other(read),
+            Some((len, true)) => LentRecv::Last(len),
+            Some((len, false)) => LentRecv::Message(len),
+        }
     }
 
-    /// Copies a message to `out`, if the bytes are one and fit.
-    fn take_message(&mut self, bytes: &[u8], out: &mut [u8]) -> Option<LentRecv> {
+    /// The same for an event loop. Until the engine has what is no message, no other thread
+    /// reads.
+    fn end_read_now(&mut self, mut read: LentRead, out: &Segment) -> LoopRecv {
+        let taken = match &read.result {
+            Ok(n) if *n < read.room.bytes().len() => self
+                .take_message(read.room.first(*n), |data| {
+                    (data.len() <= out.len()).then(|| out.write_at(0, data))
+                }),
+            _ => None,
+        };
+        match taken {
+            None => {
+                self.reads = true;
+                LoopRecv::Other(read)
+            }
+            Some((len, true)) => LoopRecv::Last(len),
+            Some((len, false)) => LoopRecv::Message(len),
+        }
+    }
+
+    /// Takes the data of a message, if the bytes are one and `take` has room. Returns their number, and
+    /// whether the loan must end.
+    fn take_message(
+        &mut self,
+        bytes: &[u8],
+        take: impl FnOnce(&[u8]) -> Option<()>,
+    ) -> Option<(usize, bool)> {
         let message = self.connection.message(bytes)?;
         let mut after = self.session.clone();
         let data = after.receive(message)?;
-        let len = data.len();
-        out.get_mut(..len)?.copy_from_slice(data);
-        let ends = self.connection.note_received() || after.owes() || self.dormant;
-        (self.session, self.reads, self.used, self.sends) = (after, false, true, 0);
-        Some(if ends { LentRecv::Last(len) } else { LentRecv::Message(len) })
+        take(data)?;
+        let ends = self.connection.note_received() || after.owes() || self.is_dormant();
+        (self.session, self.reads, self.unused, self.sends) = (after, false, 0, 0);
+        Some((data.len(), ends))
     }
 
     /// A thread that sends several messages in a row sends a burst, whose messages share system calls in
     /// the engine.
-    fn send(&mut self, data: &[u8]) -> LentSend {
+    fn send(&mut self, data: &IoVec<'_>) -> LentSend {
         let Ok(len) = u32::try_from(data.len()) else { return LentSend::Declined };
         if self.sends >= ALONE {
             return LentSend::Declined;

@@ -1,10 +1,10 @@
-//! Connections that an RNIC lends to the threads that block on them.
+//! Connections that an RNIC lends to the threads that block on them, and to event loops.
 
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::sys::{SharedStream, SharedWord};
+use crate::sys::{IoVec, SharedStream, SharedWord};
 
 /// A connection that an RNIC has lent ([`Rnic::lend`](super::Rnic::lend)). The RNIC does nothing for
 /// it until [`Rnic::end_loan`](super::Rnic::end_loan). Small messages leave and arrive as eager ones
@@ -24,7 +24,7 @@ pub trait LentConnection: Any + Debug + Send {
     /// The message has been taken, and what follows comes next. True if the loan must end.
     fn note_received(&mut self) -> bool;
     /// Sends a message: `head`, and `data` behind it.
-    fn send(&mut self, head: &[u8], data: &[u8]) -> LentSend;
+    fn send(&mut self, head: &[u8], data: &IoVec<'_>) -> LentSend;
 }
 
 /// What a thread must do that waits on a lent connection ([`LentConnection::wait`]).
@@ -32,8 +32,8 @@ pub trait LentConnection: Any + Debug + Send {
 pub enum LentWait {
     /// Take the bytes that the room has.
     Came,
-    /// Read up to [`ATTENDED_READ`](super::ATTENDED_READ) bytes from the stream, in a call that waits for
-    /// them for a limited time. One thread does so at a time.
+    /// Read up to [`ATTENDED_READ`](super::ATTENDED_READ) bytes from the stream. One thread does so at a
+    /// time. It waits for the bytes for a limited time, or is an event loop and does not wait.
     Stream(Arc<SharedStream>),
     /// Sleep until the peer changes a word of shared memory.
     Word(SharedWord),

@@ -377,9 +377,10 @@ pub trait Rnic: Send {
     fn lend_stream(&mut self, _qp: Qp) -> Option<Arc<SharedStream>> {
         None
     }
-    /// Lends the connection to the threads that block on it. One of them has announced its sleep
-    /// ([`Rnic::sleep_attended`]), and waits by [`LentConnection::wait`] instead. Returns None if anything
-    /// but the next message is under way.
+    /// Lends the connection to the threads that block on it, or to the event loop that has its stream
+    /// ([`Rnic::lend_stream`]). One of the threads has announced its sleep ([`Rnic::sleep_attended`]), and
+    /// waits by [`LentConnection::wait`] instead. Returns None if anything but the next message is under
+    /// way.
     fn lend(&mut self, _qp: Qp) -> Option<Box<dyn LentConnection>> {
         None
     }

@@ -117,7 +117,7 @@ impl LentConnection for LentRings {
         self.reader.must_report() && !self.report()
     }
 
-    fn send(&mut self, head: &[u8], data: &[u8]) -> LentSend {
+    fn send(&mut self, head: &[u8], data: &IoVec<'_>) -> LentSend {
         self.mem.hint(Hint::Take, self.writer.pos, LINE);
         let (most, mut header) = (head.len() + data.len(), [0; HEAD]);
         let Some(to) = header.get_mut(..head.len()) else { return LentSend::Declined };
@@ -127,7 +127,7 @@ impl LentConnection for LentRings {
             return LentSend::Declined;
         }
         let (header, read) = ((&header, head.len()), self.reader.pos);
-        self.writer.write_message(header, &IoVec::new(data), read, &self.mem);
+        self.writer.write_message(header, data, read, &self.mem);
         // The consumer index leaves with the message.
         let room = self.reader.publish(&self.mem);
         let (words, what) = (self.mem.sleep_words(), FOR_RECORDS | room);
@@ -203,6 +203,10 @@ mod tests {
     use super::super::record::{RecordHead, RecordKind};
     use super::*;
 
+    fn send(side: &mut LentRings, head: &[u8], data: &[u8]) -> LentSend {
+        side.send(head, &IoVec::new(data))
+    }
+
     /// Both sides of one connection.
     fn both() -> [LentRings; 2] {
         let (a, b) = Mem::both([0x1234, 0x5678]);
@@ -233,9 +237,9 @@ mod tests {
         let [mut a, mut b] = both();
         for round in 0..rounds {
             let data = vec![u8::try_from(round % 251).unwrap(); (round * 379) % 8000];
-            assert_eq!(a.send(b"question", &data), LentSend::Sent);
+            assert_eq!(send(&mut a, b"question", &data), LentSend::Sent);
             assert_eq!(take(&mut b), [b"question", &data[..]].concat());
-            assert_eq!(b.send(b"", &data), LentSend::Sent);
+            assert_eq!(send(&mut b, b"", &data), LentSend::Sent);
             assert_eq!(take(&mut a), data);
         }
         assert_eq!(a.poll(), Some(false));
@@ -245,20 +249,20 @@ mod tests {
     fn a_ring_without_room_takes_nothing_until_the_peer_has_read() {
         let [mut a, mut b] = both();
         let mut sent = 0;
-        while a.send(b"x", &[7; 1000]) == LentSend::Sent {
+        while send(&mut a, b"x", &[7; 1000]) == LentSend::Sent {
             sent += 1;
         }
         assert!(sent > 100 || cfg!(miri), "{sent}");
         (0..sent).for_each(|_| assert_eq!(take(&mut b).len(), 1001));
         assert_eq!(b.poll(), Some(false), "what found no room has left nothing");
-        assert_eq!(a.send(b"x", &[7; 1000]), LentSend::Sent);
+        assert_eq!(send(&mut a, b"x", &[7; 1000]), LentSend::Sent);
     }
 
     #[test]
     fn messages_beyond_a_record_are_declined() {
         let [mut a, b] = both();
-        assert_eq!(a.send(&[1; 48], &[2; MAX_IN_RECORD - 47]), LentSend::Declined);
-        assert_eq!(a.send(&[1; HEAD + 1], b""), LentSend::Declined);
+        assert_eq!(send(&mut a, &[1; 48], &[2; MAX_IN_RECORD - 47]), LentSend::Declined);
+        assert_eq!(send(&mut a, &[1; HEAD + 1], b""), LentSend::Declined);
         assert_eq!(b.poll(), Some(false));
     }
 
@@ -275,14 +279,14 @@ mod tests {
         a.mem.set(Word::State, 1);
         assert_eq!(b.poll(), Some(true));
         assert!(matches!(b.wait(&mut room), LentWait::End));
-        assert_eq!(b.send(b"x", b"y"), LentSend::Declined);
+        assert_eq!(send(&mut b, b"x", b"y"), LentSend::Declined);
     }
 
     #[test]
     fn a_peer_that_sleeps_elsewhere_is_left_to_the_engine() {
         let [mut a, b] = both();
         b.mem.sleep_words().announce_sleep(FOR_RECORDS | FOR_END);
-        assert_eq!(a.send(b"x", b"y"), LentSend::Unfinished);
+        assert_eq!(send(&mut a, b"x", b"y"), LentSend::Unfinished);
         assert!(b.has_record() && a.owes_bell);
         let mut room = Vec::new();
         assert!(matches!(a.wait(&mut room), LentWait::End));
@@ -298,7 +302,7 @@ mod tests {
             let mut room = Vec::new();
             for n in 0..MESSAGES {
                 if first {
-                    assert_eq!(side.send(b"", &n.to_ne_bytes()), LentSend::Sent);
+                    assert_eq!(send(side, b"", &n.to_ne_bytes()), LentSend::Sent);
                 }
                 while let LentWait::Word(word) = side.wait(&mut room) {
                     word.sleep_alone();
@@ -306,7 +310,7 @@ mod tests {
                 assert_eq!(room, n.to_ne_bytes());
                 side.note_received();
                 if !first {
-                    assert_eq!(side.send(b"", &n.to_ne_bytes()), LentSend::Sent);
+                    assert_eq!(send(side, b"", &n.to_ne_bytes()), LentSend::Sent);
                 }
             }
         };

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use super::addr::socklen;
-use super::note_calls;
+use super::{IoVecMut, note_calls, receive};
 
 /// The party that may write to the stream.
 ///
@@ -99,6 +99,14 @@ impl SharedStream {
     pub fn read_blocking(&self, room: &mut [u8]) -> io::Result<usize> {
         note_calls(1);
         (&self.stream).read(room)
+    }
+
+    /// Reads the bytes that are there. Returns 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there are none.
+    pub fn read_now(&self, room: &mut [u8]) -> io::Result<usize> {
+        receive(self, &mut [IoVecMut::new(room)])
     }
 
     /// Ends a read that waits, and all later ones.

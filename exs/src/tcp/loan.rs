@@ -1,4 +1,4 @@
-//! Links that are lent to the threads that block on them.
+//! Links that are lent to the threads that block on them, and to event loops that poll their streams.
 //!
 //! A thread that has the stream needs the driver for little: a sequence number in each direction. So
 //! such a thread frames its small messages itself, and writes and reads them without the lock of the
@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::SoftRnic;
+use super::attend::Attendant;
 use super::deferred::Remainder;
 use super::link::SoftLink;
 use crate::iwarp::FramingLoan;
@@ -34,7 +35,7 @@ impl LentConnection for LentStream {
         LentWait::Stream(Arc::clone(&self.stream))
     }
 
-    fn send(&mut self, head: &[u8], data: &[u8]) -> LentSend {
+    fn send(&mut self, head: &[u8], data: &IoVec<'_>) -> LentSend {
         if !self.framing.frame(head, data, &mut self.frame) {
             return LentSend::Declined;
         }
@@ -65,15 +66,22 @@ impl LentConnection for LentStream {
 }
 
 impl SoftLink {
-    /// Lends the link, if a thread attends it that is about to read.
+    /// Lends the link, if a thread attends it that is about to read, or the program reads its stream when
+    /// that has something.
     fn lend(&mut self) -> Option<LentStream> {
-        let reads = self.attendant.reads && self.base.attended && !self.attendant.lent;
-        if !reads || !self.can_send_eager() || !self.outbound.remainder.is_empty() {
+        let Attendant { reads, lent: polled, .. } = self.attendant;
+        if !self.base.attended
+            || reads == polled
+            || !self.can_send_eager()
+            || !self.outbound.remainder.is_empty()
+        {
             return None;
         }
         let stream = Arc::clone(self.stream.own()?);
         let framing = self.engine.lend().filter(|_| stream.may_write())?;
         let (frame, unsent) = (Vec::new(), Vec::new());
+        // The borrower has the receiving direction: no turn of the driver reads.
+        self.attendant.reads = true;
         Some(LentStream { stream, framing, frame, sent: 0, received: 0, sent_bytes: 0, unsent })
     }
 
@@ -84,8 +92,9 @@ impl SoftLink {
         self.outbound.sent += sent_bytes;
         self.idle = false;
         self.attendant.reads = reads;
-        // No thread has looked whether there are more bytes.
-        self.ready.readable = !reads;
+        // No thread has looked whether there are more bytes. An event loop has, and its epoll set shows
+        // what comes.
+        self.ready.readable = !reads && !self.attendant.lent;
         if !unsent.is_empty() {
             self.outbound.remainder = Remainder::new(unsent);
             self.outbound.doorbell_rung = true;

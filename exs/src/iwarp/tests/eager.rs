@@ -155,7 +155,7 @@ fn a_lent_framing_sends_the_bytes_of_the_engine() {
         let (mut frame, mut bytes, mut rng) = (Vec::new(), 0, Rng(1));
         for len in 0..40 {
             let data = vec![len; len.into()];
-            assert!(sender.frame(b"head", &data, &mut frame));
+            assert!(sender.frame(b"head", &IoVec::new(&data), &mut frame));
             assert!(pass(&mut own.a, b"head", &data));
             assert_eq!(frame, sent(&mut own.a, &mut rng, Bite::Whole), "crc {crc}, {len} bytes");
             let message = [b"head", &data[..]].concat();
@@ -169,7 +169,7 @@ fn a_lent_framing_sends_the_bytes_of_the_engine() {
             assert_eq!(receiver.message(&frame), None, "it has been taken");
             bytes += frame.len() as u64;
         }
-        assert!(!sender.frame(b"head", &[0; MAX_EAGER], &mut frame), "too long");
+        assert!(!sender.frame(b"head", &IoVec::new(&[0; MAX_EAGER]), &mut frame), "too long");
         lent.a.engine.end_loan(40, bytes, 0);
         lent.b.engine.end_loan(0, 0, 40);
         // Both go on where the loan has ended.

@@ -34,7 +34,7 @@ const SWEEP: Duration = Duration::from_millis(10);
 
 /// The sweeps after which an event loop that has not come for the bytes of a connection computes, or
 /// has forgotten it. With a thousand busy connections each waits some sweeps for its turn.
-const LOOP_IS_LATE: u64 = 4;
+pub(in crate::progress) const LOOP_IS_LATE: u64 = 4;
 /// The sweeps after which a connection is idle. One that is attended keeps the sweeps going.
 const LOOP_IS_IDLE: u64 = 20;
 

@@ -114,6 +114,7 @@ use crate::rnic::{Ready, Rnic, Wc, WcOp, WcStatus};
 use crate::session::{After, Counters, Done, Doorbell};
 use crate::time::Time;
 
+pub(super) use self::attend::LOOP_IS_LATE;
 pub(in crate::progress) use self::attend::PassWait;
 pub(crate) use self::batch::Posting;
 pub(super) use self::branch::Branching;

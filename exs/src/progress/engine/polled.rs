@@ -10,7 +10,8 @@
 //!   It wakes the leader for anything else, so the leader shows the ends of the connection as
 //!   always.
 //! - The program polls the connection's own stream (`Rnic::lend_stream`). Each receive reads the
-//!   stream until it has nothing more.
+//!   stream until it has nothing more. While nothing but small messages come and go, the engine lends
+//!   the connection to the loop (`LoanCell`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::sock::{Sock, State};
 use super::{Engine, SockId};
 use crate::mem::Buffer;
 use crate::progress::call::{Call, Ringing};
+use crate::progress::loan::{LentRead, LoanCell};
 use crate::rnic::{Attended, AttendedEnd, PolledSleep, Qp, Ready};
 use crate::session::{After, Standing};
 use crate::sys::SharedStream;
@@ -52,6 +54,13 @@ pub enum RecvAtOnce {
         /// What the descriptor must show now.
         standing: Standing,
     },
+    /// It has taken a message that had just come, of this many bytes, and nothing else has changed.
+    Passed {
+        /// How many.
+        bytes: u64,
+    },
+    /// Nothing has come since the last receive, which had taken everything.
+    Unchanged,
     /// There is nothing to receive.
     WouldWait {
         /// As above.
@@ -116,14 +125,18 @@ impl Engine {
     }
 
     /// Takes small data that have come, for a receive that does not wait, and announces the program's
-    /// sleep at the other end of `end`, if the program may sleep there.
+    /// sleep at the other end of `end`, if the program may sleep there. `read`: what the calling thread has
+    /// read while the connection was lent.
     pub(crate) fn recv_at_once(
         &mut self,
         id: SockId,
-        buffer: &Buffer,
-        end: Option<BorrowedFd<'_>>,
+        (buffer, end): (&Buffer, Option<BorrowedFd<'_>>),
+        (loan, read): (&Arc<LoanCell>, Option<LentRead>),
         call: &mut Call<'_>,
     ) -> RecvAtOnce {
+        if let Some(read) = read {
+            self.take_loop_read(id, read, call.now());
+        }
         self.fetch_polled(id, || call.now());
         let took = match self.take_at_once(id, buffer, call) {
             None if !self.sockets.recv_would_wait(id) => return RecvAtOnce::Declined,
@@ -131,6 +144,9 @@ impl Engine {
         };
         let rings = end.and_then(|end| self.polled(id, Some(end), call.now()));
         let standing = self.sockets.standing_of(id);
+        if took.is_some() {
+            self.lend_to_loop(id, loan, call.now());
+        }
         match took {
             Some(bytes) => RecvAtOnce::Took { bytes, rings, standing },
             None => RecvAtOnce::WouldWait { rings },

@@ -1,15 +1,21 @@
-//! Lending a connection to the threads that block on it, and taking it back (see
+//! Lending a connection to the threads that block on it, or to an event loop, and taking it back (see
 //! [`LoanCell`](crate::progress::loan::LoanCell)).
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::{Attendance, Attendances, LeftBy, PassWait, SWEEP};
+use super::{Attendance, Attendances, IDLE, LOOP_IS_LATE, LeftBy, PassWait, SWEEP};
 use crate::progress::engine::{Engine, SockId};
-use crate::progress::loan::{Loan, LoanCell, LoanUse};
+use crate::progress::loan::{Borrower, LentRead, Loan, LoanCell, LoanUse};
 use crate::progress::pace::Pace;
 use crate::progress::waiter::Waiter;
+use crate::rnic::AttendedEnd;
 use crate::time::Time;
+
+/// The most connections out of the reactor among which event loops borrow. With more of them the caches
+/// hold neither a session nor a loan: a server of 300 or 1,000 connections is not faster with loans, one of
+/// 16 is 14 % faster (`exs-perf cores --only server --connections N`).
+const MOST_LENT_TO_LOOPS: usize = 64;
 
 impl Engine {
     /// Lends a connection. The calling thread attends it without a receive, and is about to sleep. It waits by
@@ -24,19 +30,62 @@ impl Engine {
         let waits =
             |by: &Attendance| matches!(by, Attendance::Thread { pass: PassWait::Waits, .. });
         let Some(s) = self.sockets.get_mut(id) else { return false };
-        let (true, None, Some(qp)) = (waits(&s.attended.by) && s.may_pass(), &s.watch, s.qp) else {
+        let (true, None) = (waits(&s.attended.by) && s.may_pass(), &s.watch) else { return false };
+        self.begin_loan(id, cell, || Borrower::threads(pace()), now)
+    }
+
+    /// Lends a connection to the event loop that polls its stream, if nothing else is under way. The
+    /// stream has nothing more.
+    pub(in crate::progress::engine) fn lend_to_loop(
+        &mut self,
+        id: SockId,
+        cell: &Arc<LoanCell>,
+        now: Time,
+    ) {
+        let Some(s) = self.sockets.get(id) else { return };
+        let left = matches!(s.attended.by, Attendance::Left { by: LeftBy::Loop, .. });
+        let polls_stream = s.watch.as_ref().is_some_and(|watch| watch.polls_stream);
+        let few = self.sweeps.out() <= MOST_LENT_TO_LOOPS;
+        if few && left && polls_stream && s.rests() && self.attendances().peek(id) == Some(IDLE) {
+            self.begin_loan(id, cell, || Borrower::Loop, now);
+        }
+    }
+
+    /// Lends a connection on which nothing is known to be under way. False: the session or the device has
+    /// something to do.
+    fn begin_loan(
+        &mut self,
+        id: SockId,
+        cell: &Arc<LoanCell>,
+        borrower: impl FnOnce() -> Borrower,
+        now: Time,
+    ) -> bool {
+        let Some(s) = self.sockets.get_mut(id) else { return false };
+        let (Some(qp), Some(session), device) = (s.qp, &mut s.session, s.place.device) else {
             return false;
         };
-        let device = s.place.device;
-        let Some(session) = &mut s.session else { return false };
         let Some(loan) = session.lend() else { return false };
         let Some(connection) = self.devices[device].rnic.lend(qp) else {
             session.end_loan(loan, now);
             return false;
         };
-        cell.begin(loan, connection, pace());
+        cell.begin(loan, connection, borrower());
         self.attendances().list(id, Attendance::Lent(Arc::clone(cell)), now + SWEEP);
         true
+    }
+
+    /// Takes what an event loop has read from a lent connection. The loop has the connection again if
+    /// nothing but receives is under way.
+    pub(in crate::progress::engine) fn take_loop_read(
+        &mut self,
+        id: SockId,
+        read: LentRead,
+        now: Time,
+    ) {
+        self.recall(id, now);
+        let LentRead { room, result } = read;
+        self.run_attended(id, AttendedEnd::Read(result.map(|n| room.first(n))), now, None);
+        self.attendances().leave_to_loop(id, now);
     }
 
     /// Takes a connection back if it is lent. If a thread is in a read, it comes back soon
@@ -76,15 +125,19 @@ impl Attendances<'_> {
     pub(super) fn recall(&mut self, id: SockId, now: Time) {
         let Ok(s) = self.sockets.find(id) else { return };
         let Attendance::Lent(cell) = &s.attended.by else { return };
-        let Some(Loan { session, connection, reads, .. }) = cell.end() else { return };
+        let Some(Loan { session, connection, reads, borrower, .. }) = cell.end() else { return };
         if let Some(lender) = &mut s.session {
             lender.end_loan(session, now);
         }
+        // A loop's receive does not wait.
+        let (pass, by) = match borrower {
+            Borrower::Threads { .. } => (PassWait::Waits, LeftBy::Thread),
+            Borrower::Loop => (PassWait::Posted, LeftBy::Loop),
+        };
         if reads {
-            s.attended.by =
-                Attendance::Thread { waiter: None, for_room: false, pass: PassWait::Waits };
+            s.attended.by = Attendance::Thread { waiter: None, for_room: false, pass };
         } else {
-            self.note_left(id, LeftBy::Thread, now + SWEEP);
+            self.note_left(id, by, now + SWEEP);
         }
         if let Some((rnic, qp)) = self.rnic_of(id) {
             rnic.end_loan(qp, connection, reads, now);
@@ -101,10 +154,28 @@ impl Attendances<'_> {
             LoanUse::Dormant => false,
             LoanUse::Over => {
                 self.recall(id, now);
-                self.end(id);
+                match &mut self.sockets.find(id).ok()?.attended.by {
+                    // From now on the sweeps ask whether the loop should have come.
+                    Attendance::Left { by: LeftBy::Loop, since } => {
+                        *since = since.saturating_sub(LOOP_IS_LATE);
+                        return Some(true);
+                    }
+                    _ => self.end(id),
+                }
                 false
             }
         })
+    }
+
+    /// An event loop has brought what it had read, for which it had the receiving direction.
+    fn leave_to_loop(&mut self, id: SockId, now: Time) {
+        let Ok(s) = self.sockets.find(id) else { return };
+        let reads = matches!(s.attended.by, Attendance::Thread { waiter: None, .. });
+        match s.watch.as_ref().is_some_and(|watch| watch.polls_stream) {
+            true if reads => self.note_left(id, LeftBy::Loop, now + SWEEP),
+            false if reads => self.end(id),
+            _ => {}
+        }
     }
 
     /// A thread comes back from a wait on a connection that was lent: it attends the connection from now

@@ -44,8 +44,13 @@ impl Sock {
             Attendance::Left { by, .. } => *by == LeftBy::Thread,
             Attendance::Reactor | Attendance::Lent(_) => false,
         };
+        attended && self.rests()
+    }
+
+    /// Nothing has come or is under way, and the next small message may pass by the receives.
+    pub(super) fn rests(&self) -> bool {
         let session = self.session.as_ref().filter(|_| self.state == State::Open);
-        attended && self.polls.is_empty() && session.is_some_and(|session| session.may_pass())
+        self.polls.is_empty() && session.is_some_and(|session| session.may_pass())
     }
 }
 
