@@ -227,3 +227,23 @@ pub fn unmount(at: &std::path::Path) {
     let rc = unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) };
     assert_eq!(rc, 0, "umount2: {}", io::Error::last_os_error());
 }
+
+/// Runs `child` in a child of fork(2), for `seconds` at most. Returns true if it has come to its end.
+pub fn ends_in_a_fork(seconds: u32, child: impl FnOnce()) -> bool {
+    // SAFETY: the child has this thread alone. glibc keeps its allocator usable there. `child` takes no
+    // lock that another thread may have held: if it does, the alarm ends the child.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
+    if pid == 0 {
+        // SAFETY: takes no pointers. The default action of SIGALRM ends the process.
+        unsafe { libc::alarm(seconds) };
+        child();
+        // SAFETY: ends the process, without the handlers of exit(3).
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: the child of this process, for which no other thread waits, and a place for its status.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!(waited, pid, "waitpid: {}", io::Error::last_os_error());
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}

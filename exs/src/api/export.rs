@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{EventQueue, Refused, Token};
 use crate::mem::{AtomicOp, Buffer, WORD};
-use crate::progress::{Error, ExportId, Remote, Rights, SocketHandle};
+use crate::progress::{Error, ExportId, Remote, Rights, SocketHandle, owns_sockets};
 
 /// Names a piece of a peer's memory: what one side exports and the other reads or
 /// writes. It is plain data; sending it to the peer is up to the program. [`Export`]
@@ -299,7 +299,8 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        if self.live {
+        // In the child of a fork(2) the export is the parent's.
+        if self.live && owns_sockets() {
             let export = self.id;
             self.handle.call(|e, id, now| e.unexport(id, export, now));
         }

@@ -92,7 +92,7 @@ impl Exit {
 }
 
 /// False in the child of a fork(2): the sockets belong to the parent alone.
-pub(super) fn owns_sockets() -> bool {
+pub(crate) fn owns_sockets() -> bool {
     EXIT.get().is_none_or(|exit| exit.process == std::process::id())
 }
 

@@ -304,9 +304,13 @@ impl SocketHandle {
 
 impl Drop for SocketHandle {
     fn drop(&mut self) {
+        // In the child of a fork(2) the socket is the parent's, and a lock may be held for ever.
+        if !exit::owns_sockets() {
+            return;
+        }
         // The port must be free when the drop returns, as that of a kernel socket is. Only the program
         // drops a listener, so this thread does not hold the engine's lock.
-        if self.listens.load(Ordering::Relaxed) && exit::owns_sockets() {
+        if self.listens.load(Ordering::Relaxed) {
             return self.call(|engine, id, now| engine.release_socket(id, now));
         }
         // The rest never takes the lock: a connection may be dropped under it, with an event that no

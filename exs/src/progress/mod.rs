@@ -90,6 +90,7 @@ pub(crate) use engine::{ListenEnd, Op, Ringer, Short};
 pub(crate) use engine::{OwnTicket, Posting, Ticket};
 pub use error::Error;
 pub use event::{Bufs, EventKind, Guest, RawEvent, Readiness, Untaken};
+pub(crate) use exit::owns_sockets;
 pub use flags::{Interest, RecvFlags, Rights};
 pub use grouping::Grouping;
 pub use handle::SocketHandle;
