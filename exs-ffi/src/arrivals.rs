@@ -34,7 +34,7 @@ use exs::__ffi::{self as raw, AttendedStream, LoopId, RungBy};
 use crate::epoll_set::EpollSet;
 use crate::error::Result;
 use crate::event_loop::LoopNote;
-use crate::pollable::RingEnd;
+use crate::ring_end::RingEnd;
 use crate::sockets::Entry;
 
 /// Rings after which the messages of a pair are taken out. A few hundred fit.

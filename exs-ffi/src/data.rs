@@ -15,7 +15,7 @@ use crate::event::{self, Call};
 use crate::ptr::{Bytes, In, Out};
 use crate::sockets::{self, Entry, Target};
 use crate::timeouts::{Way, posting};
-use crate::{connect, direct, kernel, late, memory, options, pollable, queues, told};
+use crate::{connect, direct, few, kernel, late, memory, options, pollable, queues, told};
 
 /// Checks the flags of a send on an EXS socket. EXS ignores the flags that TCP ignores, and refuses
 /// urgent data, which it does not have.
@@ -127,7 +127,7 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
     // next send may have one of its own.
     if let Memory::One(buffer) = &memory
         && !entry.limits.any()
-        && send_now(entry, buffer)
+        && few::send_now(entry, buffer)
     {
         return Ok(c_int::try_from(buffer.len()).unwrap_or(c_int::MAX));
     }
@@ -139,14 +139,6 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
     }
     let sent = blocking::run(&entry.socket, patience, |q| memory.post_send(entry, q, TOKEN));
     told::send(entry, sent.and_then(moved))
-}
-
-/// Sends few bytes, if that completes at once.
-fn send_now(entry: &Entry, buffer: &Buffer) -> bool {
-    match Arrivals::is_looped(entry) {
-        true => raw::send_in_loop(&entry.socket, buffer),
-        false => raw::send_at_once(&entry.socket, buffer),
-    }
 }
 
 fn recv(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<exs::Event> {
@@ -300,28 +292,12 @@ pub unsafe extern "C" fn exs_recv(
             pollable::by_queue(&entry, fd);
             return Ok(0);
         }
-        if let Some(received) = recv_at_once(&entry, &memory, flags, fd) {
+        let at_once = few::recv_at_once(&entry, &memory, flags, fd);
+        if let Some(received) = at_once.or_else(|| few::recv_passing(&entry, &memory, flags, fd)) {
             return received;
         }
         received(&entry, recv(&entry, memory, flags, answer), flags)
     })
-}
-
-/// Receives without a queue what has come, if the descriptor does not block, and no operation is needed
-/// for it. None: nothing was done.
-fn recv_at_once(entry: &Entry, memory: &Memory, flags: c_int, fd: c_int) -> Option<Result<c_int>> {
-    let Memory::One(buffer) = memory else { return None };
-    let never_waits = flags & MSG_DONTWAIT != 0 || entry.never_waits.load(Ordering::Relaxed);
-    let plain = flags & !(MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0;
-    if !never_waits || !plain || entry.kind != SocketType::Stream || entry.limits.any() {
-        return None;
-    }
-    match pollable::recv_at_once(entry, buffer, fd)? {
-        // The descriptor may block by now.
-        0 if options::patience(entry, fd, flags, Way::Recv) != Patience::None => None,
-        0 => Some(Err(refusal(libc::EAGAIN))),
-        n => Some(Ok(c_int::try_from(n).unwrap_or(c_int::MAX))),
-    }
 }
 
 /// A receive of a stream that throws the bytes away instead of storing them (tcp(7)).

@@ -29,7 +29,7 @@
 //! (`ON`, by EXS_SO_POLLABLE).
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -40,6 +40,7 @@ use crate::arrivals::Arrivals;
 use crate::error::Result;
 use crate::pair::{End, MOST_SHOWN, Pair};
 use crate::poll::inner;
+use crate::ring_end::RingEnd;
 use crate::sockets::{self, Entry, Target};
 
 /// Nothing is shown.
@@ -138,6 +139,16 @@ impl Face {
     /// Returns true if the peer may be able to make the descriptor readable.
     fn can_ring(&self) -> bool {
         !self.unringable.load(Ordering::Relaxed) && self.mode() != OFF
+    }
+
+    /// Returns the library's end for the peer, if the peer may ring there.
+    pub(crate) fn lend(&self) -> Option<Arc<OwnedFd>> {
+        if self.can_ring() { self.shown().pair.lend() } else { None }
+    }
+
+    /// The peer cannot make the descriptor readable.
+    pub(crate) fn note_unringable(&self) {
+        self.unringable.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the peer may have a copy of the library's end.
@@ -331,11 +342,8 @@ pub(crate) fn recv_at_once(entry: &Entry, buffer: &Buffer, fd: c_int) -> Option<
             }
             Some(bytes)
         }
-        // The descriptor shows what is true, unless it showed data that the receive before has taken.
         RecvAtOnce::Passed { bytes } => {
-            if !entry.face.is_clear() {
-                show(entry, Some((fd, 0)));
-            }
+            took_what_came(entry, fd);
             Some(bytes)
         }
         RecvAtOnce::Unchanged => {
@@ -349,47 +357,11 @@ pub(crate) fn recv_at_once(entry: &Entry, buffer: &Buffer, fd: c_int) -> Option<
     }
 }
 
-/// Where the peer rings while the program sleeps.
-pub(crate) enum RingEnd {
-    /// Nowhere: the kernel rings, or a thread of the library shows what comes.
-    None,
-    /// At the socket's arrival descriptor.
-    ArrivalFd(Arc<OwnedFd>),
-    /// At the descriptor itself.
-    Descriptor(Arc<OwnedFd>),
-}
-
-impl RingEnd {
-    fn of(entry: &Entry) -> RingEnd {
-        if let Some(end) = Arrivals::ring_end(entry) {
-            return end;
-        }
-        let lent = if entry.face.can_ring() { entry.face.shown().pair.lend() } else { None };
-        lent.map_or(RingEnd::None, RingEnd::Descriptor)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            RingEnd::None => None,
-            RingEnd::ArrivalFd(end) | RingEnd::Descriptor(end) => Some(end.as_fd()),
-        }
-    }
-
-    /// Notes the outcome of an announcement. Returns the number of messages that the peer has left at
-    /// the descriptor since the one before.
-    fn note(&self, entry: &Entry, rings: Option<Option<u32>>) -> u32 {
-        match (self, rings) {
-            (RingEnd::ArrivalFd(_), Some(Some(rings))) => {
-                Arrivals::count(entry, rings);
-                0
-            }
-            (RingEnd::Descriptor(_), Some(Some(rings))) => rings,
-            (RingEnd::Descriptor(_), Some(None)) => {
-                entry.face.unringable.store(true, Ordering::Relaxed);
-                0
-            }
-            _ => 0,
-        }
+/// A receive has taken a message that had just come. The descriptor shows what is true, unless it showed
+/// data that an earlier receive has taken.
+pub(crate) fn took_what_came(entry: &Entry, fd: c_int) {
+    if !entry.face.is_clear() {
+        show(entry, Some((fd, 0)));
     }
 }
 
@@ -400,7 +372,7 @@ fn rings(entry: &Entry) -> u32 {
         return 0;
     }
     raw::polled(&entry.socket, None).unwrap_or_else(|| {
-        entry.face.unringable.store(true, Ordering::Relaxed);
+        entry.face.note_unringable();
         0
     })
 }

@@ -7,7 +7,7 @@
 #
 # KINDS="exs verbs,..." adds others, ADDRESS is where to (127.0.0.1). Then round trips of 64 bytes
 # of programs that wait in a receive, in poll(2), in epoll, and in epoll on a queue's descriptor:
-# medians, and ratios to TCP waited for in the same way.
+# medians, and ratios to TCP waited for in the same way. Last, pairs of threads that block.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -60,5 +60,26 @@ for mode in recv poll epoll exs-epoll exs-wait qfd; do
     for kind in tcp soft shm; do
         awk -v kind="$mode $kind" -v b="$base" -v m="$(printf '%s' "${trips[$mode $kind]}" | median)" \
             'BEGIN { printf "  %-11s %8.1f   %5.2f of %s\n", kind, m, m / b, "tcp" }'
+    done
+done
+
+${CC:-cc} -std=gnu99 -O2 -Wall -Wextra -pthread -I"$here/../../exs-ffi/include" "$here/pairs.c" \
+    -o "$out/pairs" -L"$lib" -Wl,-rpath,"$lib" -lexs
+declare -A answers=()
+for ((round = 0; round < rounds; round++)); do
+    for pairs in 2 8 32 128; do
+        for kind in tcp soft shm; do
+            figure=$(timeout 60 "$out/pairs" $kind $pairs 1) ||
+                { echo "bench: $pairs pairs of threads, $kind: it failed" >&2; exit 1; }
+            answers[$pairs $kind]+=$figure$'\n'
+        done
+    done
+done
+printf 'pairs of threads, answers a second, medians of %s\n' "$rounds"
+for pairs in 2 8 32 128; do
+    base=$(printf '%s' "${answers[$pairs tcp]}" | median)
+    for kind in tcp soft shm; do
+        awk -v kind="$pairs $kind" -v b="$base" -v m="$(printf '%s' "${answers[$pairs $kind]}" | median)" \
+            'BEGIN { printf "  %-11s %8.0f   %5.2f of %s\n", kind, m, m / b, "tcp" }'
     done
 done

@@ -46,7 +46,7 @@ flags+=(-Wpedantic)
 # Programs of their own, as a user writes them: only the names that ES-API has.
 for file in "$here"/*.c; do
     [ -e "$file" ] || continue
-    case $file in */smoke.c | */bulk.c | */roundtrip.c) continue ;; esac # exs-ffi has tests of the one; bench.sh
+    case $file in */smoke.c | */bulk.c | */roundtrip.c | */pairs.c) continue ;; esac # exs-ffi has tests of the one; bench.sh
     # shellcheck disable=SC2086
     $cc -std=gnu99 "${flags[@]}" "$file" -o "$out/$(basename "$file" .c)" "${link[@]}"
 done

@@ -3,15 +3,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use exs::__ffi::{is_attended, is_dormant_loan, is_waiting_on_loan};
+use exs::__ffi::{is_attended, is_dormant_loan, is_waiting_on_loan, recv_passing};
 use exs::progress::leading_threads;
 use exs::{
-    Error, EventQueue, Interest, OpError, Options, RecvFlags, Rights, Socket, SocketType, Token,
-    Transport,
+    Buffer, Error, EventQueue, Interest, OpError, Options, RecvFlags, Rights, Socket, SocketType,
+    Token, Transport,
 };
 use exs_tests::harness::blocked::{
     IDLERS, alone, beside_blocked_threads, pair, until_threads_attend,
@@ -357,7 +357,7 @@ fn a_thread_that_is_alone_leads() {
 }
 
 /// A handler that runs while the thread waits on its lent connection harms neither the wait nor the
-/// connection.
+/// connection. It ends a wait of the C library's.
 #[test]
 fn a_signal_leaves_the_connection_whole() {
     const ROUNDS: usize = 50;
@@ -365,29 +365,53 @@ fn a_signal_leaves_the_connection_whole() {
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::default()).unwrap();
     on_each(|transport| {
         let (client, server) = pair(transport);
-        for _ in 0..ROUNDS {
+        let interrupted = AtomicU32::new(0);
+        for round in 0..ROUNDS {
             warm(&client, &server);
+            let (exact, before) = (round % 2 == 1, interrupted.load(Ordering::Relaxed));
+            let posts = AtomicBool::new(!exact);
             thread::scope(|scope| {
                 let (tell, told) = channel();
-                let server = &server;
+                let (server, interrupted, posts) = (&server, &interrupted, &posts);
                 let blocked = scope.spawn(move || {
                     tell.send(pthread_self()).unwrap();
-                    let mut bytes = [0; 10];
-                    server.blocking().recv_exact(&mut bytes).unwrap();
-                    bytes
+                    let passed = if exact { pass_exactly(server, interrupted) } else { Vec::new() };
+                    posts.store(true, Ordering::Relaxed);
+                    let mut rest = vec![0; 10 - passed.len()];
+                    server.blocking().recv_exact(&mut rest).unwrap();
+                    [passed, rest].concat()
                 });
                 let thread = told.recv().unwrap();
-                for _ in 0..20 {
+                let mut signals = 0;
+                while signals < 20
+                    || !posts.load(Ordering::Relaxed)
+                        && interrupted.load(Ordering::Relaxed) == before
+                {
                     // The thread is joined below, so it is still one to be signalled.
                     pthread_kill(thread, Signal::SIGUSR1).unwrap();
                     thread::yield_now();
+                    signals += 1;
                 }
                 client.blocking().send_all(&pattern(1, 0, 10)).unwrap();
                 check(1, 0, &blocked.join().unwrap());
             });
         }
+        assert!(interrupted.into_inner() > 0, "{transport}: no wait was interrupted");
         ask_both_ways(&client, &server);
     });
+}
+
+/// Receives as the C library does, again if a signal ends the wait. Returns nothing if that takes an
+/// operation.
+fn pass_exactly(server: &Socket, interrupted: &AtomicU32) -> Vec<u8> {
+    let buffer = Buffer::from(vec![0; 10]);
+    loop {
+        match recv_passing(server, &buffer) {
+            Ok(n) => return buffer[..n].to_vec(),
+            Err(Error::Interrupted) => _ = interrupted.fetch_add(1, Ordering::Relaxed),
+            Err(e) => panic!("{e}"),
+        }
+    }
 }
 
 /// The connection works in both directions.

@@ -8,9 +8,10 @@ use super::Socket;
 use super::blocking::{keep, queue_for};
 #[cfg(feature = "tokio")]
 use super::{Event, EventQueue};
+use crate::mem::Buffer;
 #[cfg(feature = "tokio")]
 use crate::progress::Want;
-use crate::progress::{Error, LentRecv, Ringer};
+use crate::progress::{Destination, Error, LentRecv, PassingRecv, Ringer};
 #[cfg(feature = "tokio")]
 use crate::session::VisitRead;
 use crate::sys::SharedStream;
@@ -51,24 +52,52 @@ impl Socket {
     /// Waits for a small message on a connection that threads serve by blocking calls, and takes its bytes
     /// without a receive. Returns their number; 0: a receive must be posted.
     pub(super) fn pass(&self, bytes: &mut [u8]) -> Result<usize, Error> {
-        let Some((context, id)) = self.handle().home() else { return Ok(0) };
         if bytes.is_empty() {
             return Ok(0);
         }
-        let read = match self.handle().recv_lent(context, id, bytes) {
+        self.pass_to(PassingRecv { out: Destination::Slice(bytes), ends_at_signal: false })
+    }
+
+    /// The same for a call of C, which a signal handler ends.
+    pub(super) fn pass_exactly(&self, buffer: &Buffer) -> Result<usize, Error> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let memory = buffer.segment();
+        let out = Destination::Memory(&memory);
+        self.pass_to(PassingRecv { out, ends_at_signal: true })
+    }
+
+    /// True if the next receive may pass.
+    pub(super) fn may_pass(&self) -> bool {
+        self.handle()
+            .home()
+            .is_some_and(|(context, _)| self.handle().is_lent() || context.has_threads_attend())
+    }
+
+    fn pass_to(&self, mut to: PassingRecv<'_>) -> Result<usize, Error> {
+        let Some((context, id)) = self.handle().home() else { return Ok(0) };
+        let read = match self.handle().recv_lent(context, id, &mut to) {
             LentRecv::Message(n) => return Ok(n),
             LentRecv::Last(n) => {
                 context.recall(id);
                 return Ok(n);
             }
+            LentRecv::Interrupted => return Err(Error::Interrupted),
             LentRecv::NotLent if !context.has_threads_attend() => return Ok(0),
             LentRecv::NotLent => None,
+            // Only a wait with an operation, which holds signals back, sleeps more than once.
+            LentRecv::Other(read) if to.ends_at_signal && read.result.is_err() => {
+                let interrupted = read.interrupted;
+                context.give_back(id, read);
+                return if interrupted { Err(Error::Interrupted) } else { Ok(0) };
+            }
             LentRecv::Other(read) => Some(read),
         };
         match queue_for(self) {
             Ok(queue) => {
                 let loan = self.handle().loan();
-                let passed = context.pass_to_thread((queue.core(), id), loan, bytes, read);
+                let passed = context.pass_to_thread((queue.core(), id), loan, to, read);
                 keep(queue);
                 passed
             }

@@ -231,6 +231,20 @@ pub fn recv_at_once(socket: &Socket, buffer: &Buffer, end: Option<BorrowedFd<'_>
     socket.recv_at_once(buffer, end)
 }
 
+/// True if [`recv_passing`] may have what it takes: threads of several connections block.
+pub fn may_pass(socket: &Socket) -> bool {
+    socket.may_pass()
+}
+
+/// Waits for a small message, for a call that blocks, and receives it into the buffer's window without an
+/// operation. Returns the number of bytes; 0: a receive must be posted.
+///
+/// # Errors
+/// [`Error::Interrupted`] if a signal handler ran while the thread slept. Those of a receive.
+pub fn recv_passing(socket: &Socket, buffer: &Buffer) -> Result<usize, Error> {
+    socket.pass_exactly(buffer)
+}
+
 /// A call on the socket found nothing, and does not wait: most likely the program is about to
 /// wait for a descriptor. EXS moves data by a thread of its own while programs do.
 pub fn found_nothing(socket: &Socket) {

@@ -23,9 +23,9 @@ pub use super::event_loop::{accept_in_loop, in_loop, note_loop, send_in_loop};
 pub use super::place::{
     FIRST_SHARD, LoopId, Place, RecvAtOnce, Standing, Watch, accept_in_turn, cancel_but, cancel_on,
     dequeue_exact, dequeue_of, end_polling, end_polling_at_end, failure, found_nothing, inner_fd,
-    is_watched, keep_private_queue, kept_standing, polled, private_queue, queue_for_descriptors,
-    recv_at_once, recv_ready, rung_by, send_at_once, shard_of, shown_fd, standing, tag, tagged,
-    take_accepted, take_descriptor, watch,
+    is_watched, keep_private_queue, kept_standing, may_pass, polled, private_queue,
+    queue_for_descriptors, recv_at_once, recv_passing, recv_ready, rung_by, send_at_once, shard_of,
+    shown_fd, standing, tag, tagged, take_accepted, take_descriptor, watch,
 };
 #[cfg(any(test, feature = "internals"))]
 pub use super::place::{is_attended, is_dormant_loan, is_waiting_on_loan};

@@ -26,6 +26,7 @@ use super::engine::{Engine, PassWait, SockId};
 use super::lead::Lead;
 use super::loan::{LentRead, LentRecv, LoanCell};
 use super::pace::{AT_HAND, Pace};
+use super::passing::PassingRecv;
 use super::queue::QueueCore;
 use super::spin::{LOOKS, NOBODY};
 use super::wait::{Waited, io_error};
@@ -98,7 +99,7 @@ struct AttendedQueue<'a> {
 
 /// Where the bytes of messages go that pass by the receives.
 struct Passing<'a> {
-    out: &'a mut [u8],
+    to: PassingRecv<'a>,
     /// The bytes that have come.
     len: usize,
     loan: &'a Arc<LoanCell>,
@@ -163,11 +164,12 @@ impl Context {
     ///
     /// # Errors
     /// Another thread has cancelled the operations of the socket, or has closed it.
+    /// [`Error::Interrupted`] if a signal handler ends the wait.
     pub(crate) fn pass_to_thread(
         &self,
         (queue, id): (&QueueCore, SockId),
         loan: &Arc<LoanCell>,
-        out: &mut [u8],
+        to: PassingRecv<'_>,
         read: Option<LentRead>,
     ) -> Result<usize, Error> {
         self.reliance.note_wait();
@@ -175,11 +177,11 @@ impl Context {
         let waiter = waiter()?;
         waiter.wait_at(self.shard());
         let (room, begun) = match read {
-            Some(LentRead { room, result }) => (room, Some(result)),
+            Some(LentRead { room, result, .. }) => (room, Some(result)),
             None => (Room::take(), None),
         };
         let (deadline, held) = (None, None);
-        let passing = Some(Passing { out, len: 0, loan });
+        let passing = Some(Passing { to, len: 0, loan });
         let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room, passing };
         let ended = self.attend(&mut wait, begun);
         match (wait.passing, ended) {
@@ -221,9 +223,9 @@ impl Context {
                 self.finish(engine, Some(waiter));
                 return end;
             }
-            let sleep = wait.announce(&mut engine, how);
+            let sleep = wait.announce(&mut engine, how, now);
             let sleeps = matches!(&sleep, Some(AttendedWait::Stream(_) | AttendedWait::Word(_)));
-            let lent = sleeps && !turn && wait.lend(&mut engine, now);
+            let lent = sleeps && !turn && wait.lend(&mut engine, self.reliance.polls(), now);
             if runs || sleep.is_none() {
                 self.finish(engine, Some(waiter));
             } else {
@@ -240,7 +242,7 @@ impl Context {
                     if !lent {
                         (slept, end) = wait.sleep(&sleep, now);
                     } else if let Some(passed) = wait.recv_lent(self, &mut slept) {
-                        return Ok(passed);
+                        return passed;
                     }
                     if matches!(&slept, Some(Slept::Read(Err(_)))) {
                         // It takes long, so the thread sleeps where others can wake it.
@@ -304,13 +306,14 @@ impl AttendedQueue<'_> {
             Slept::Ready(ready) => AttendedEnd::Ready(ready),
             Slept::Read(read) => AttendedEnd::Read(read.map(|n| self.room.first(n))),
         };
-        let Some(Passing { out, len, .. }) = &mut self.passing else {
+        let Some(Passing { to, len, .. }) = &mut self.passing else {
             engine.run_attended(self.id, end, now, None);
             return;
         };
-        let room = out.len() - *len;
+        let room = to.out.len() - *len;
         let mut take = |bytes: &[u8]| {
-            out[*len..][..bytes.len()].copy_from_slice(bytes);
+            let fits = to.out.put(*len, bytes);
+            debug_assert!(fits, "no more than there is room");
             *len += bytes.len();
         };
         let mut read = VisitRead { posted: 0, room, take: &mut take };
@@ -337,6 +340,9 @@ impl AttendedQueue<'_> {
         if returns {
             return engine.attendances().come_back(self.id, self.waiter, now());
         }
+        if self.passes_exactly() && !engine.may_pass_beside_polls(self.id, now()) {
+            return false;
+        }
         let pass = self.pass();
         !self.cannot_pass(engine) && engine.attendances().attend(self.id, self.waiter, pass)
     }
@@ -362,45 +368,65 @@ impl AttendedQueue<'_> {
         }
     }
 
-    /// Announces a sleep. None: the leader looks after the connection from now on.
-    fn announce(&self, engine: &mut Engine, how: AttendedBlock) -> Option<AttendedWait> {
-        let sleep = engine.attendances().sleep(self.id, how);
-        let sleep = sleep.filter(|sleep| self.can_sleep(sleep));
-        if sleep.is_none() {
-            engine.attendances().end(self.id);
+    /// Announces a sleep. None: the thread does not attend the connection any more.
+    fn announce(&self, engine: &mut Engine, how: AttendedBlock, now: Time) -> Option<AttendedWait> {
+        let mut attendances = engine.attendances();
+        match attendances.sleep(self.id, how) {
+            Some(sleep) if self.can_sleep(&sleep) => return Some(sleep),
+            // It comes back with an operation.
+            Some(AttendedWait::Descriptor { .. }) => attendances.leave(self.id, false, now),
+            // The leader looks after the connection from now on.
+            _ => attendances.end(self.id),
         }
-        sleep
+        None
     }
 
-    /// Has the connection lent to this thread, which is about to sleep. False: the engine keeps it.
-    fn lend(&self, engine: &mut Engine, now: Time) -> bool {
+    /// Has the connection lent to this thread, which is about to sleep. `shows`: as for [`Engine::lend`].
+    /// False: the engine keeps it.
+    fn lend(&self, engine: &mut Engine, shows: bool, now: Time) -> bool {
         let pace = || Pace::new(self.queue.pace().policy());
-        self.passing.as_ref().is_some_and(|passing| engine.lend(self.id, passing.loan, pace, now))
+        let lend = |passing: &Passing<'_>| engine.lend(self.id, (passing.loan, pace), shows, now);
+        self.passing.as_ref().is_some_and(lend)
     }
 
     /// Waits for a message on the connection, which was lent to this thread. None: the thread comes back to
     /// the engine.
-    fn recv_lent(&mut self, context: &Context, slept: &mut Option<Slept>) -> Option<Awaited> {
-        let Passing { out, len, loan } = self.passing.as_mut()?;
-        match loan.recv_begun(context, std::mem::take(&mut self.room), out) {
+    fn recv_lent(
+        &mut self,
+        context: &Context,
+        slept: &mut Option<Slept>,
+    ) -> Option<Result<Awaited, Error>> {
+        let Passing { to, len, loan } = self.passing.as_mut()?;
+        match loan.recv_begun(context, std::mem::take(&mut self.room), to) {
             LentRecv::Message(n) => *len = n,
             LentRecv::Last(n) => {
                 context.recall(self.id);
                 *len = n;
             }
-            LentRecv::Other(LentRead { room, result }) => {
+            LentRecv::Interrupted => return Some(Err(Error::Interrupted)),
+            LentRecv::Other(LentRead { room, result, .. }) => {
                 (self.room, *slept) = (room, Some(Slept::Read(result)));
                 return None;
             }
             LentRecv::NotLent => return None,
         }
-        Some(Awaited::There)
+        Some(Ok(Awaited::There))
     }
 
     /// False if the thread holds signals back and would have to sleep on a word: such a sleep
-    /// cannot let signals in.
+    /// cannot let signals in. Also false if a signal must end the wait and the thread holds none back: then
+    /// it sleeps only once.
     fn can_sleep(&self, sleep: &AttendedWait) -> bool {
-        self.held.is_none() || !matches!(sleep, AttendedWait::Word(_))
+        match sleep {
+            AttendedWait::Word(_) => self.held.is_none(),
+            AttendedWait::Descriptor { .. } => !self.passes_exactly(),
+            AttendedWait::Ready | AttendedWait::Stream(_) => true,
+        }
+    }
+
+    /// The thread waits without an operation, and a signal ends its wait.
+    fn passes_exactly(&self) -> bool {
+        self.passing.as_ref().is_some_and(|passing| passing.to.ends_at_signal)
     }
 
     /// How the thread blocks first. A read has a time limit of its own, and cannot let signals in.
@@ -424,6 +450,9 @@ impl AttendedQueue<'_> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {
                     (Some(Slept::Read(Err(not_yet()))), self.interrupted())
                 }
+                Err(e) if self.passes_exactly() => {
+                    (Some(Slept::Read(Err(e))), Some(Ok(Awaited::CannotAttend)))
+                }
                 read => (Some(Slept::Read(read)), None),
             };
         }
@@ -434,9 +463,10 @@ impl AttendedQueue<'_> {
         }
     }
 
-    /// The end of a wait during which a signal handler ran. The calls that wait without a receive go on.
+    /// The end of a wait during which a signal handler ran.
     fn interrupted(&self) -> Option<Result<Awaited, Error>> {
-        self.passing.is_none().then_some(Err(Error::Interrupted))
+        let ends = self.passing.is_none() || self.passes_exactly();
+        ends.then_some(Err(Error::Interrupted))
     }
 
     fn sleep_in_poll(&self, sleep: &AttendedWait, now: Time) -> Result<Ready, Error> {

@@ -19,6 +19,7 @@ use super::engine::{Engine, RecvAtOnce, SockId};
 use super::error::Error;
 use super::exit;
 use super::loan::{LentRecv, LoanCell, LoopRecv};
+use super::passing::PassingRecv;
 use super::queue::QueueCore;
 use super::shards::{self, Shard};
 use crate::mem::Buffer;
@@ -208,11 +209,21 @@ impl SocketHandle {
         self.loan.get_or_init(Arc::default)
     }
 
+    /// True if the connection is lent.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.loan.get().is_some_and(|loan| loan.is_lent())
+    }
+
     /// Waits for a message of a connection that is lent.
     #[inline]
-    pub(crate) fn recv_lent(&self, context: &Context, id: SockId, out: &mut [u8]) -> LentRecv {
+    pub(crate) fn recv_lent(
+        &self,
+        context: &Context,
+        id: SockId,
+        to: &mut PassingRecv<'_>,
+    ) -> LentRecv {
         let loan = self.loan.get();
-        loan.map_or(LentRecv::NotLent, |loan| context.recv_lent(id, loan, out))
+        loan.map_or(LentRecv::NotLent, |loan| context.recv_lent(id, loan, to))
     }
 
     /// Sends few bytes, if the connection is lent. True if they are on their way.
@@ -236,7 +247,7 @@ impl SocketHandle {
     /// The engine for a call on the socket, which has its connection back if it was lent.
     #[inline]
     fn recalled<'e>(&self, engine: &'e mut Engine, id: SockId, call: &Call<'_>) -> &'e mut Engine {
-        if self.loan.get().is_some_and(|loan| loan.is_lent()) {
+        if self.is_lent() {
             engine.recall(id, call.now());
         }
         engine

@@ -13,64 +13,22 @@
 //! A loan begins and ends under the engine's lock. The lock of the loan comes after the engine's, and a
 //! thread that has it makes no system call but one that does not wait.
 
+mod lent;
+
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub(super) use self::lent::{Borrower, Loan, LoanUse};
 use super::attend::{Room, not_yet};
 use super::context::Context;
-use super::engine::{ALONE, LOOP_IS_LATE, SockId};
-use super::pace::Pace;
+use super::engine::SockId;
+use super::passing::PassingRecv;
 use super::spin::LOOKS;
 use crate::mem::Segment;
 use crate::rnic::{AttendedEnd, LentConnection, LentSend, LentWait};
 use crate::session::SessionLoan;
 use crate::sys::IoVec;
-use crate::wire::exs::MAX_HEADER;
-
-/// What an engine has lent.
-pub(super) struct Loan {
-    pub(super) session: SessionLoan,
-    pub(super) connection: Box<dyn LentConnection>,
-    pub(super) borrower: Borrower,
-    /// A thread waits for a message, or is on its way to the engine with what it has read.
-    pub(super) reads: bool,
-    /// Sweeps since the last message has come.
-    unused: u64,
-    /// Sends since the last message has come.
-    sends: u32,
-}
-
-/// The part of the program that has borrowed a connection.
-pub(super) enum Borrower {
-    /// The threads that block on it.
-    Threads {
-        /// What of the looks in memory has paid lately.
-        pace: Pace,
-        /// The sweeps leave the connection alone, so the next message must end the loan.
-        dormant: bool,
-    },
-    /// An event loop, which polls its stream by edges.
-    Loop,
-}
-
-impl Borrower {
-    /// The threads, of which one is about to wait.
-    pub(super) fn threads(pace: Pace) -> Borrower {
-        Borrower::Threads { pace, dormant: false }
-    }
-}
-
-/// What a sweep finds at a lent connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LoanUse {
-    /// Messages have come since the last sweep, or may be late.
-    Busy,
-    /// A thread waits for a message. It comes to the engine with that message.
-    Dormant,
-    /// The program receives no more.
-    Over,
-}
 
 /// The place of a connection's loan. The socket's handle has one reference, the engine another while
 /// the connection is lent.
@@ -86,20 +44,21 @@ type LoanGuard<'a> = MutexGuard<'a, Option<Loan>>;
 /// What a thread has read that waited for a message.
 pub(crate) struct LentRead {
     pub(super) room: Room,
-    pub(super) result: io::Result<usize>,
+    pub(crate) result: io::Result<usize>,
+    /// A signal handler has ended the read, or a sleep.
+    pub(crate) interrupted: bool,
 }
 
 impl LentRead {
-    /// If a signal handler has ended the read, nothing has come.
     fn new(room: Room, result: io::Result<usize>) -> LentRead {
-        let interrupted = |e: &io::Error| e.kind() == io::ErrorKind::Interrupted;
-        let result = if result.as_ref().is_err_and(interrupted) { Err(not_yet()) } else { result };
-        LentRead { room, result }
+        let interrupted = result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted);
+        let result = if interrupted { Err(not_yet()) } else { result };
+        LentRead { room, result, interrupted }
     }
 
     /// The thread has read nothing.
     fn none(room: Room) -> LentRead {
-        LentRead { room, result: Err(not_yet()) }
+        LentRead::new(room, Err(not_yet()))
     }
 }
 
@@ -110,6 +69,8 @@ pub(crate) enum LentRecv {
     /// The same, and the loan must end: the peer waits for what the engine must send, or the engine must
     /// know that the thread does not wait any more.
     Last(usize),
+    /// A signal handler ran while the thread slept, which ends its wait.
+    Interrupted,
     /// The connection is not lent, or another thread reads.
     NotLent,
     /// The engine must get what has come.
@@ -148,8 +109,7 @@ impl LoanCell {
         connection: Box<dyn LentConnection>,
         borrower: Borrower,
     ) {
-        let reads = matches!(borrower, Borrower::Threads { .. });
-        *self.lock() = Some(Loan { session, connection, borrower, reads, unused: 0, sends: 0 });
+        *self.lock() = Some(Loan::new(session, connection, borrower));
         self.lent.store(true, Ordering::Relaxed);
     }
 
@@ -177,7 +137,7 @@ impl LoanCell {
     }
 
     /// Waits for the next message, and copies its bytes to `out`, if the connection is lent.
-    pub(super) fn recv(&self, context: &Context, out: &mut [u8]) -> LentRecv {
+    pub(super) fn recv(&self, context: &Context, to: &mut PassingRecv<'_>) -> LentRecv {
         if !self.is_lent() {
             return LentRecv::NotLent;
         }
@@ -188,7 +148,7 @@ impl LoanCell {
             }
             _ => return LentRecv::NotLent,
         }
-        self.wait(loan, context, Room::take(), out)
+        self.wait(loan, context, Room::take(), to)
     }
 
     /// Takes the next message of a connection that an event loop has borrowed, if it has come, and copies
@@ -213,12 +173,17 @@ impl LoanCell {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return LoopRecv::Nothing,
             _ => {}
         }
-        loan.end_read_now(LentRead { room, result }, out)
+        loan.end_read_now(LentRead::new(room, result), out)
     }
 
     /// The same for the thread with which the loan has begun.
-    pub(super) fn recv_begun(&self, context: &Context, room: Room, out: &mut [u8]) -> LentRecv {
-        self.wait(self.lock(), context, room, out)
+    pub(super) fn recv_begun(
+        &self,
+        context: &Context,
+        room: Room,
+        to: &mut PassingRecv<'_>,
+    ) -> LentRecv {
+        self.wait(self.lock(), context, room, to)
     }
 
     /// Waits for the next message. No other thread does.
@@ -227,16 +192,24 @@ impl LoanCell {
         mut loan: LoanGuard<'a>,
         context: &Context,
         mut room: Room,
-        out: &mut [u8],
+        to: &mut PassingRecv<'_>,
     ) -> LentRecv {
         loan = self.look(loan, context);
+        let mut slept = Ok(());
         loop {
             // If the loan has ended, the engine expects the thread.
-            let Some(lent) = &mut *loan else { return LentRecv::Other(LentRead::none(room)) };
+            let Some(lent) = &mut *loan else {
+                let result = slept.and_then(|()| Err(not_yet()));
+                return LentRecv::Other(LentRead::new(room, result));
+            };
+            if to.ends_at_signal && slept.is_err() {
+                lent.reads = false;
+                return LentRecv::Interrupted;
+            }
             match lent.connection.wait(room.buffer()) {
                 LentWait::Came => {
                     let result = Ok(room.buffer().len());
-                    return lent.end_read(LentRead { room, result }, out);
+                    return lent.end_read(LentRead::new(room, result), to);
                 }
                 LentWait::End => return LentRecv::Other(LentRead::none(room)),
                 LentWait::Stream(stream) => {
@@ -244,13 +217,19 @@ impl LoanCell {
                     let result = stream.read_blocking(room.bytes());
                     let read = LentRead::new(room, result);
                     return match &mut *self.lock() {
-                        Some(loan) => loan.end_read(read, out),
+                        Some(loan) => loan.end_read(read, to),
                         None => LentRecv::Other(read),
                     };
                 }
                 LentWait::Word(word) => {
                     drop(loan);
-                    word.sleep_alone();
+                    slept = match to.ends_at_signal {
+                        true => word.sleep_until_signal(),
+                        false => {
+                            word.sleep_alone();
+                            Ok(())
+                        }
+                    };
                     loan = self.lock();
                 }
             }
@@ -297,103 +276,6 @@ impl LoanCell {
     }
 }
 
-impl Loan {
-    fn sweep(&mut self) -> LoanUse {
-        let unused = self.unused;
-        self.unused += 1;
-        match &mut self.borrower {
-            _ if unused == 0 => LoanUse::Busy,
-            Borrower::Threads { dormant, .. } if self.reads => {
-                *dormant = true;
-                LoanUse::Dormant
-            }
-            // It is on its way to the engine with what it has read.
-            Borrower::Loop if self.reads || unused < LOOP_IS_LATE => LoanUse::Busy,
-            _ => LoanUse::Over,
-        }
-    }
-
-    fn is_dormant(&self) -> bool {
-        matches!(self.borrower, Borrower::Threads { dormant: true, .. })
-    }
-
-    fn pace(&self) -> Option<&Pace> {
-        match &self.borrower {
-            Borrower::Threads { pace, .. } => Some(pace),
-            Borrower::Loop => None,
-        }
-    }
-
-    /// A thread has read, or has found something.
-    fn end_read(&mut self, read: LentRead, out: &mut [u8]) -> LentRecv {
-        let taken = match &read.result {
-            Ok(n) => self.take_message(read.room.first(*n), |data| {
-                out.get_mut(..data.len())?.copy_from_slice(data);
-                Some(())
-            }),
-            Err(_) => None,
-        };
-        match taken {
-            None => LentRecv::Other(read),
-            Some((len, true)) => LentRecv::Last(len),
-            Some((len, false)) => LentRecv::Message(len),
-        }
-    }
-
-    /// The same for an event loop. Until the engine has what is no message, no other thread
-    /// reads.
-    fn end_read_now(&mut self, mut read: LentRead, out: &Segment) -> LoopRecv {
-        let taken = match &read.result {
-            Ok(n) if *n < read.room.bytes().len() => self
-                .take_message(read.room.first(*n), |data| {
-                    (data.len() <= out.len()).then(|| out.write_at(0, data))
-                }),
-            _ => None,
-        };
-        match taken {
-            None => {
-                self.reads = true;
-                LoopRecv::Other(read)
-            }
-            Some((len, true)) => LoopRecv::Last(len),
-            Some((len, false)) => LoopRecv::Message(len),
-        }
-    }
-
-    /// Takes the data of a message, if the bytes are one and `take` has room. Returns their number, and
-    /// whether the loan must end.
-    fn take_message(
-        &mut self,
-        bytes: &[u8],
-        take: impl FnOnce(&[u8]) -> Option<()>,
-    ) -> Option<(usize, bool)> {
-        let message = self.connection.message(bytes)?;
-        let mut after = self.session.clone();
-        let data = after.receive(message)?;
-        take(data)?;
-        let ends = self.connection.note_received() || after.owes() || self.is_dormant();
-        (self.session, self.reads, self.unused, self.sends) = (after, false, 0, 0);
-        Some((data.len(), ends))
-    }
-
-    /// A thread that sends several messages in a row sends a burst, whose messages share system calls in
-    /// the engine.
-    fn send(&mut self, data: &IoVec<'_>) -> LentSend {
-        let Ok(len) = u32::try_from(data.len()) else { return LentSend::Declined };
-        if self.sends >= ALONE {
-            return LentSend::Declined;
-        }
-        let (mut after, mut head) = (self.session.clone(), [0; MAX_HEADER]);
-        let Some(header) = after.send(len, &mut head) else { return LentSend::Declined };
-        let sent = self.connection.send(&head[..header], data);
-        if sent != LentSend::Declined {
-            self.session = after;
-            self.sends += 1;
-        }
-        sent
-    }
-}
-
 impl Context {
     /// True if a thread whose connection is lent attends it, as others do. False: no other thread blocks,
     /// so it is faster to lead.
@@ -403,11 +285,16 @@ impl Context {
 
     /// Waits for a message on a connection if it is lent.
     #[inline]
-    pub(crate) fn recv_lent(&self, id: SockId, loan: &LoanCell, out: &mut [u8]) -> LentRecv {
+    pub(crate) fn recv_lent(
+        &self,
+        id: SockId,
+        loan: &LoanCell,
+        to: &mut PassingRecv<'_>,
+    ) -> LentRecv {
         if loan.is_lent() && !self.has_borrower_attend() {
             self.end_loan(id);
         }
-        loan.recv(self, out)
+        loan.recv(self, to)
     }
 
     /// Ends the loan of a connection, and has the leader look after it.
@@ -427,7 +314,7 @@ impl Context {
     /// Gives the engine what a thread has read from a lent connection. The thread cannot wait for more.
     #[cold]
     pub(crate) fn give_back(&self, id: SockId, read: LentRead) {
-        let LentRead { room, result } = read;
+        let LentRead { room, result, .. } = read;
         self.call(|engine, now| {
             engine.recall(id, now);
             let read = result.map(|n| room.first(n));

@@ -55,6 +55,7 @@ mod loan;
 mod loop_look;
 mod options;
 mod pace;
+mod passing;
 mod path;
 mod queue;
 mod race;
@@ -99,6 +100,7 @@ pub(crate) use loan::LentRecv;
 #[cfg(feature = "tokio")]
 pub(crate) use loop_look::LoopLook;
 pub use options::{Options, QueueOptions, Transport, WaitPolicy};
+pub(crate) use passing::{Destination, PassingRecv};
 pub use path::PathOptions;
 #[cfg(feature = "futures")]
 pub(crate) use queue::Workers;

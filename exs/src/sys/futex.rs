@@ -112,12 +112,31 @@ impl SharedWord {
     /// Sleeps until the word has another value and its writer has woken this thread. It may return
     /// sooner.
     pub fn sleep_alone(&self) {
+        // An interrupted sleep returns sooner.
+        let _ = self.sleep_for(None);
+    }
+
+    /// The same, but a signal handler ends the sleep. The kernel sets a timer for that.
+    ///
+    /// # Errors
+    /// `Interrupted` if a signal handler ran.
+    pub fn sleep_until_signal(&self) -> io::Result<()> {
+        // Without a limit the kernel would go on sleeping after a handler with SA_RESTART.
+        self.sleep_for(Some(libc::timespec { tv_sec: 3600, tv_nsec: 0 }))
+    }
+
+    fn sleep_for(&self, limit: Option<libc::timespec>) -> io::Result<()> {
         note_calls(1);
-        let no_limit = std::ptr::null::<libc::timespec>();
-        // SAFETY: the kernel reads the word. One that is not mapped is an error.
-        unsafe {
-            libc::syscall(libc::SYS_futex, self.at.as_ptr(), libc::FUTEX_WAIT, self.value, no_limit)
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the kernel reads the word and the limit, if there is one. A word that is not mapped is
+        // an error.
+        let slept = unsafe {
+            libc::syscall(libc::SYS_futex, self.at.as_ptr(), libc::FUTEX_WAIT, self.value, limit)
         };
+        match io::Error::last_os_error() {
+            e if slept < 0 && e.kind() == io::ErrorKind::Interrupted => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// Sleeps until the word has another value and its writer has woken this thread, or until

@@ -2,6 +2,7 @@
 #include "net.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -215,6 +216,77 @@ CASE("all-8", calls_without_a_queue_are_interrupted, SOCKETS | ALONE)
     send_all(p.a, "x", 1);
     GIVES(1, exs_recv(p.b, in, 4, 0, BLOCK, UNREG));
     end(p);
+}
+
+/* A thread that answers on a connection of its own. */
+struct answerer {
+    int fd;
+    pthread_t thread;
+    volatile int interrupted;
+};
+
+static void *answers(void *arg)
+{
+    struct answerer *own = arg;
+    char in[8];
+    int n;
+
+    while ((n = exs_recv(own->fd, in, sizeof in, 0, BLOCK, UNREG)) != 0) {
+        if (n == -1) {
+            CHECK(errno == EINTR);
+            own->interrupted++;
+        } else {
+            send_all(own->fd, in, (size_t)n);
+        }
+    }
+    return NULL;
+}
+
+static void ask(int fd, const char *what)
+{
+    char in[8];
+
+    send_all(fd, what, 8);
+    recv_all(fd, in, 8);
+    CHECK(memcmp(in, what, 8) == 0);
+}
+
+CASE("all-8", threads_that_block_on_connections_of_their_own_are_interrupted, EXS | ALONE | NATIVE)
+{
+    enum { THREADS = 3 };
+    struct answerer own[THREADS];
+    struct pair p[THREADS];
+    int i, round;
+
+    handle(SIGUSR1);
+    for (i = 0; i < THREADS; i++) {
+        p[i] = connection();
+        own[i].fd = p[i].b;
+        own[i].interrupted = 0;
+        CHECK(pthread_create(&own[i].thread, NULL, answers, &own[i]) == 0);
+    }
+    for (round = 0; round < 20; round++) {
+        int n;
+
+        /* small messages, after which the threads receive without the library's engine */
+        for (n = 0; n < 20; n++)
+            for (i = 0; i < THREADS; i++)
+                ask(p[i].a, "question");
+        for (i = 0; i < THREADS; i++) {
+            int before = own[i].interrupted;
+
+            while (own[i].interrupted == before) {
+                GIVES(0, pthread_kill(own[i].thread, SIGUSR1));
+                sched_yield();
+            }
+        }
+    }
+    for (i = 0; i < THREADS; i++) {
+        ask(p[i].a, "the last");
+        GIVES(0, exs_shutdown(p[i].a, SHUT_WR, BLOCK));
+        CHECK(pthread_join(own[i].thread, NULL) == 0);
+        end(p[i]);
+    }
 }
 
 CASE("all-8", bytes_moved_before_a_signal_are_returned, EXS | ALONE)

@@ -375,7 +375,7 @@ impl Attendances<'_> {
             }
             match self.swept(*id, number) {
                 Swept::Stays => {}
-                Swept::Returns => self.end(*id),
+                Swept::Returns => self.end_after_absence(*id, now),
                 // Memory shows it, or the kernel is asked.
                 Swept::ReturnsIfReadable if self.peek(*id) != Some(IDLE) => self.end(*id),
                 Swept::ReturnsIfReadable => {

@@ -19,6 +19,7 @@ use super::sock::Sock;
 use super::sockets::SocketTable;
 use super::{Engine, SockId};
 use crate::session::Standing;
+use crate::time::Time;
 
 /// An object that shows a socket's state.
 pub trait Watch: Send + Sync {
@@ -78,6 +79,8 @@ pub(super) struct Watched {
     pub(super) polls_stream: bool,
     /// The program waits for the socket in an event loop that drives shards (`event_loop`).
     pub(super) in_loop: bool,
+    /// Before this time threads wait for messages with operations alone (`attend`).
+    pub(super) passes_from: Time,
 }
 
 impl Watched {
@@ -116,9 +119,9 @@ impl Engine {
         if let Ok(s) = self.sockets.find(id) {
             let seen = Standing::default();
             let (listing, kept) = (Listing::Off, None);
-            let [polls_stream, in_loop] = [false; 2];
+            let ([polls_stream, in_loop], passes_from) = ([false; 2], Time::ZERO);
             s.watch = watch.map(|watch| {
-                Box::new(Watched { watch, seen, listing, kept, polls_stream, in_loop })
+                Box::new(Watched { watch, seen, listing, kept, polls_stream, in_loop, passes_from })
             });
         }
     }

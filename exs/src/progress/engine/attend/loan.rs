@@ -19,18 +19,21 @@ const MOST_LENT_TO_LOOPS: usize = 64;
 
 impl Engine {
     /// Lends a connection. The calling thread attends it without a receive, and is about to sleep. It waits by
-    /// the loan then. False: something else is under way.
+    /// the loan then. `shows`: the program polls descriptors, so changes must be shown there. False: something
+    /// else is under way.
     pub(in crate::progress) fn lend(
         &mut self,
         id: SockId,
-        cell: &Arc<LoanCell>,
-        pace: impl FnOnce() -> Pace,
+        (cell, pace): (&Arc<LoanCell>, impl FnOnce() -> Pace),
+        shows: bool,
         now: Time,
     ) -> bool {
         let waits =
             |by: &Attendance| matches!(by, Attendance::Thread { pass: PassWait::Waits, .. });
         let Some(s) = self.sockets.get_mut(id) else { return false };
-        let (true, None) = (waits(&s.attended.by) && s.may_pass(), &s.watch) else { return false };
+        if shows && s.watch.is_some() || !waits(&s.attended.by) || !s.may_pass() {
+            return false;
+        }
         self.begin_loan(id, cell, || Borrower::threads(pace()), now)
     }
 
@@ -83,7 +86,7 @@ impl Engine {
         now: Time,
     ) {
         self.recall(id, now);
-        let LentRead { room, result } = read;
+        let LentRead { room, result, .. } = read;
         self.run_attended(id, AttendedEnd::Read(result.map(|n| room.first(n))), now, None);
         self.attendances().leave_to_loop(id, now);
     }
@@ -160,7 +163,7 @@ impl Attendances<'_> {
                         *since = since.saturating_sub(LOOP_IS_LATE);
                         return Some(true);
                     }
-                    _ => self.end(id),
+                    _ => self.end_after_absence(id, now),
                 }
                 false
             }

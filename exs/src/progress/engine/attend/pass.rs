@@ -7,11 +7,18 @@
 //! one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Attendance, Attendances, LeftBy};
 use crate::progress::engine::sock::{Sock, State};
 use crate::progress::engine::{Engine, SockId};
 use crate::session::OpError;
+use crate::time::Time;
+
+/// How long threads wait with operations alone on a socket whose descriptor the program may poll, after no
+/// thread has come back to the connection for a sweep. A program that receives and polls in turn would wait
+/// for the sweep again and again.
+const AFTER_ABSENCE: Duration = Duration::from_secs(1);
 
 /// Whether the thread that attends a connection waits without a receive, for bytes that pass by the
 /// receives. No operation is in flight then, so what would end an operation ends the wait.
@@ -32,6 +39,15 @@ impl Attendances<'_> {
             Attendance::Thread { pass: PassWait::Ended(end), .. } => Some(end.clone()),
             _ => None,
         }
+    }
+
+    /// The part of the program that has left a connection did not come back. Perhaps it waits at the
+    /// socket's descriptor, where no thread has shown what came.
+    pub(super) fn end_after_absence(&mut self, id: SockId, now: Time) {
+        if let Ok(Sock { watch: Some(watch), .. }) = self.sockets.find(id) {
+            watch.passes_from = now + AFTER_ABSENCE;
+        }
+        self.end(id);
     }
 }
 
@@ -58,6 +74,12 @@ impl Engine {
     /// True if a thread may wait for the next small message of the connection without a receive.
     pub(in crate::progress) fn may_pass(&self, id: SockId) -> bool {
         self.sockets.get(id).is_some_and(Sock::may_pass)
+    }
+
+    /// True if a thread of a program that may poll the socket's descriptor may wait so.
+    pub(in crate::progress) fn may_pass_beside_polls(&self, id: SockId, now: Time) -> bool {
+        let watch = self.sockets.get(id).and_then(|s| s.watch.as_ref());
+        watch.is_none_or(|watch| watch.passes_from <= now)
     }
 
     /// A thread has worked on a connection. A thread that waits there without a receive gets no event for a
