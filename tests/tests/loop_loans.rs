@@ -4,7 +4,7 @@
 //! A case plays the C library: it polls the stream of a connection by edges, and shows what the library
 //! reports at an eventfd. A wait has no time limit, and a lost wake-up hangs.
 
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -13,8 +13,8 @@ use exs::__ffi::{
     AttendedStream, RecvAtOnce, RungBy, Watch, recv_at_once, recv_ready, rung_by, send_at_once,
     standing, watch,
 };
-use exs::{Buffer, EventQueue, Options, Socket, SocketType, Token, Transport};
-use exs_tests::harness::{Rng, Watchdog, check, pattern};
+use exs::{Buffer, EventQueue, Options, Socket, Token, Transport};
+use exs_tests::harness::{Rng, Watchdog, check, pattern, stream_pair};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -109,14 +109,7 @@ impl Side {
 }
 
 fn sides() -> (Side, Side) {
-    let options = Options::default().with_transport(Transport::Soft);
-    let socket = || Socket::with_options(SocketType::Stream, options.clone()).unwrap();
-    let listener = socket();
-    listener.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    listener.listen(4).unwrap();
-    let client = socket();
-    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
-    let server = listener.blocking().accept().unwrap().0;
+    let (client, server) = stream_pair(&Options::default().with_transport(Transport::Soft));
     (Side::new(client), Side::new(server))
 }
 

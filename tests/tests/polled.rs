@@ -4,7 +4,6 @@
 //! sleep, and looks at what lies at the program's end. What a send leaves at the descriptor is there
 //! when the send returns, since both ends are in this process.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
@@ -12,8 +11,8 @@ use exs::__ffi::{
     AttendedStream, RecvAtOnce, RungBy, Watch, end_polling, is_attended, polled, recv_at_once,
     recv_ready, rung_by, standing, watch,
 };
-use exs::{Event, EventQueue, Options, Socket, SocketType, Token, Transport};
-use exs_tests::harness::Watchdog;
+use exs::{Event, EventQueue, Options, Socket, Token, Transport};
+use exs_tests::harness::{Watchdog, stream_pair};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -80,14 +79,7 @@ impl Side {
 }
 
 fn sides(transport: Transport) -> (Side, Side) {
-    let options = Options::default().with_transport(transport);
-    let socket = || Socket::with_options(SocketType::Stream, options.clone()).unwrap();
-    let listener = socket();
-    listener.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    listener.listen(4).unwrap();
-    let client = socket();
-    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
-    let server = listener.blocking().accept().unwrap().0;
+    let (client, server) = stream_pair(&Options::default().with_transport(transport));
     (Side::new(client), Side::new(server))
 }
 
