@@ -23,6 +23,16 @@ pub(crate) fn send_now(entry: &Entry, buffer: &Buffer) -> bool {
     }
 }
 
+/// The memory of a receive on a stream that asks for nothing special and has no time limit. None: it must
+/// be posted.
+fn plain<'m>(entry: &Entry, memory: &'m Memory, flags: c_int) -> Option<&'m Buffer> {
+    let plain = flags & !libc::MSG_NOSIGNAL == 0 && entry.kind == SocketType::Stream;
+    match memory {
+        Memory::One(buffer) if plain && !entry.limits.any() => Some(buffer),
+        _ => None,
+    }
+}
+
 /// Receives without a queue what has come, if the descriptor does not block, and no operation is needed
 /// for it. None: nothing was done.
 pub(crate) fn recv_at_once(
@@ -31,10 +41,8 @@ pub(crate) fn recv_at_once(
     flags: c_int,
     fd: c_int,
 ) -> Option<Result<c_int>> {
-    let Memory::One(buffer) = memory else { return None };
-    let never_waits = flags & MSG_DONTWAIT != 0 || entry.never_waits.load(Ordering::Relaxed);
-    let plain = flags & !(MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0;
-    if !never_waits || !plain || entry.kind != SocketType::Stream || entry.limits.any() {
+    let buffer = plain(entry, memory, flags & !MSG_DONTWAIT)?;
+    if flags & MSG_DONTWAIT == 0 && !entry.never_waits.load(Ordering::Relaxed) {
         return None;
     }
     match pollable::recv_at_once(entry, buffer, fd)? {
@@ -53,9 +61,8 @@ pub(crate) fn recv_passing(
     flags: c_int,
     fd: c_int,
 ) -> Option<Result<c_int>> {
-    let Memory::One(buffer) = memory else { return None };
-    let plain = flags & !libc::MSG_NOSIGNAL == 0 && entry.kind == SocketType::Stream;
-    if !plain || entry.limits.any() || !raw::may_pass(&entry.socket) {
+    let buffer = plain(entry, memory, flags)?;
+    if !raw::may_pass(&entry.socket) {
         return None;
     }
     if options::patience(entry, fd, flags, Way::Recv) != Patience::Endless {

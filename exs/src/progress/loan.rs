@@ -136,7 +136,7 @@ impl LoanCell {
         self.lock().as_ref().is_some_and(Loan::is_dormant)
     }
 
-    /// Waits for the next message, and copies its bytes to `out`, if the connection is lent.
+    /// Waits for the next message, if the connection is lent.
     pub(super) fn recv(&self, context: &Context, to: &mut PassingRecv<'_>) -> LentRecv {
         if !self.is_lent() {
             return LentRecv::NotLent;
@@ -149,6 +149,16 @@ impl LoanCell {
             _ => return LentRecv::NotLent,
         }
         self.wait(loan, context, Room::take(), to)
+    }
+
+    /// The same for the thread with which the loan has begun.
+    pub(super) fn recv_begun(
+        &self,
+        context: &Context,
+        room: Room,
+        to: &mut PassingRecv<'_>,
+    ) -> LentRecv {
+        self.wait(self.lock(), context, room, to)
     }
 
     /// Takes the next message of a connection that an event loop has borrowed, if it has come, and copies
@@ -174,16 +184,6 @@ impl LoanCell {
             _ => {}
         }
         loan.end_read_now(LentRead::new(room, result), out)
-    }
-
-    /// The same for the thread with which the loan has begun.
-    pub(super) fn recv_begun(
-        &self,
-        context: &Context,
-        room: Room,
-        to: &mut PassingRecv<'_>,
-    ) -> LentRecv {
-        self.wait(self.lock(), context, room, to)
     }
 
     /// Waits for the next message. No other thread does.

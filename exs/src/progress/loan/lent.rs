@@ -98,7 +98,7 @@ impl Loan {
             return LentRecv::Interrupted;
         }
         let taken = match &read.result {
-            Ok(n) => self.take_message(read.room.first(*n), |data| to.out.put(0, data)),
+            Ok(n) => self.take_message(read.room.first(*n), &mut to.out),
             Err(_) => None,
         };
         match taken {
@@ -113,8 +113,7 @@ impl Loan {
     pub(super) fn end_read_now(&mut self, mut read: LentRead, out: &Segment) -> LoopRecv {
         let taken = match &read.result {
             Ok(n) if *n < read.room.bytes().len() => {
-                let mut out = Destination::Memory(out);
-                self.take_message(read.room.first(*n), |data| out.put(0, data))
+                self.take_message(read.room.first(*n), &mut Destination::Memory(out))
             }
             _ => None,
         };
@@ -128,17 +127,13 @@ impl Loan {
         }
     }
 
-    /// Takes the data of a message, if the bytes are one and `take` has room. Returns their number, and
+    /// Takes the data of a message, if the bytes are one and `out` has room. Returns their number, and
     /// whether the loan must end.
-    fn take_message(
-        &mut self,
-        bytes: &[u8],
-        take: impl FnOnce(&[u8]) -> bool,
-    ) -> Option<(usize, bool)> {
+    fn take_message(&mut self, bytes: &[u8], out: &mut Destination<'_>) -> Option<(usize, bool)> {
         let message = self.connection.message(bytes)?;
         let mut after = self.session.clone();
         let data = after.receive(message)?;
-        if !take(data) {
+        if !out.put(0, data) {
             return None;
         }
         let ends = self.connection.note_received() || after.owes() || self.is_dormant();
