@@ -45,6 +45,7 @@ impl Traffic for Box<ShmLink> {
         driver.retry_calls(now);
         driver.parts.spares.expire(now);
         driver.parts.slabs.expire(now);
+        driver.poll_beside_ready();
     }
     fn due(parts: &ShmParts) -> Option<Time> {
         let (calls, spares) = (parts.waiting_calls.due(), parts.spares.due());

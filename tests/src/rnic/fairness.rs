@@ -19,6 +19,8 @@ const ENOUGH: usize = 2 * (FLOODS + 1) / 4;
 /// Senders (node 0) that flood their receivers (node 1), and a quiet pair beside them.
 struct Flood<H: Harness> {
     w: World<H>,
+    /// A turn of the thread that moves them.
+    step: fn(&mut World<H>),
     pairs: Vec<Pair>,
     /// WRITEs that are over, of each.
     written: Vec<u64>,
@@ -29,7 +31,7 @@ struct Flood<H: Harness> {
 
 impl<H: Harness> Flood<H> {
     /// None, said, if nothing of it is up to the RNIC.
-    fn begin() -> Option<Flood<H>> {
+    fn begin(step: fn(&mut World<H>)) -> Option<Flood<H>> {
         if !H::is_software(0) || !H::is_software(1) {
             skip("the device moves data while no thread calls");
             return None;
@@ -44,7 +46,7 @@ impl<H: Harness> Flood<H> {
         let src = w.buf(pairs[0].a, vec![7; H::LONGER_THAN_A_TURN], Access::LOCAL_READ);
         let dst = w.zeros(pairs[0].b, H::LONGER_THAN_A_TURN);
         let wr = (src.sge(), dst.addr(), dst.mr.key);
-        let mut flood = Flood { w, written: vec![0; pairs.len()], pairs, quiet, wr };
+        let mut flood = Flood { w, step, written: vec![0; pairs.len()], pairs, quiet, wr };
         for i in 0..FLOODS {
             (0..IN_FLIGHT).for_each(|_| flood.write(i));
         }
@@ -60,7 +62,7 @@ impl<H: Harness> Flood<H> {
 
     /// One turn of each node; what is over is posted again.
     fn turn(&mut self) {
-        self.w.spin();
+        (self.step)(&mut self.w);
         for i in 0..FLOODS {
             let (done, _) = self.w.drain(self.pairs[i].a);
             for _ in done {
@@ -81,20 +83,24 @@ impl<H: Harness> Flood<H> {
     }
 }
 
-/// Connections that are ready again as soon as they were served keep no other from its turn.
+/// Connections that are ready again as soon as they were served keep no other from its turn, whether the
+/// thread spins or not.
 pub fn busy_connections_starve_no_other<H: Harness>() {
-    let Some(mut f) = Flood::<H>::begin() else { return };
-    for n in 0..5 {
-        let Pair { a, b } = f.quiet;
-        f.w.recv(b, n, &[]);
-        f.w.send(a, &send_wr(n, &[]));
-        f.turns_until("the quiet connection has its turn", ENOUGH, |f| !f.w.drain(b).1.is_empty());
+    for step in [World::spin, World::lead] {
+        let Some(mut f) = Flood::<H>::begin(step) else { return };
+        for n in 0..5 {
+            let Pair { a, b } = f.quiet;
+            f.w.recv(b, n, &[]);
+            f.w.send(a, &send_wr(n, &[]));
+            let heard = |f: &mut Flood<H>| !f.w.drain(b).1.is_empty();
+            f.turns_until("the quiet connection has its turn", ENOUGH, heard);
+        }
     }
 }
 
 /// A doorbell sends posted work: it gives arrived data no turn before that of other connections.
 pub fn a_doorbell_is_no_turn<H: Harness>() {
-    let Some(mut f) = Flood::<H>::begin() else { return };
+    let Some(mut f) = Flood::<H>::begin(World::spin) else { return };
     f.written.fill(0);
     let silent = FLOODS / 2..FLOODS;
     let mut turns = 0;

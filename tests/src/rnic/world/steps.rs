@@ -25,6 +25,16 @@ impl<H: Harness> World<H> {
         self.progress();
     }
 
+    /// A step of a leader that does not spin. While an RNIC has more to do, it asks the kernel alone for
+    /// news.
+    pub fn lead(&mut self) {
+        if !self.more {
+            return self.step(Duration::ZERO);
+        }
+        self.react(Duration::ZERO);
+        self.progress();
+    }
+
     /// Lets one RNIC make progress. The others are slow, and have their turns later.
     pub fn step_alone(&mut self, node: usize) {
         self.react(Duration::ZERO);
