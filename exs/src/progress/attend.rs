@@ -12,7 +12,6 @@
 //! Where memory shows what comes, the thread looks there for a moment before it sleeps, as long as
 //! that pays ([`Pace`](super::pace::Pace)). A peer that answers meanwhile need not wake it.
 
-use std::cell::Cell;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
@@ -28,10 +27,11 @@ use super::loan::{LentRead, LentRecv, LoanCell};
 use super::pace::{AT_HAND, Pace};
 use super::passing::PassingRecv;
 use super::queue::QueueCore;
+use super::room::{Room, Slept, not_yet};
 use super::spin::{LOOKS, NOBODY};
 use super::wait::{Waited, io_error};
 use super::waiter::{Waiter, waiter};
-use crate::rnic::{ATTENDED_READ, AttendedBlock, AttendedEnd, AttendedWait, Ready};
+use crate::rnic::{AttendedBlock, AttendedWait, Ready};
 use crate::session::VisitRead;
 use crate::sys::{HeldSignals, wait_ready};
 use crate::time::Time;
@@ -44,44 +44,6 @@ pub(crate) enum Awaited {
     TimedOut,
     /// The thread cannot attend the connection: it must lead or follow.
     CannotAttend,
-}
-
-thread_local! {
-    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// The memory into which a thread reads. It stays with the thread.
-#[derive(Default)]
-pub(super) struct Room(Vec<u8>);
-
-impl Room {
-    pub(super) fn take() -> Room {
-        Room(ROOM.try_with(Cell::take).unwrap_or_default())
-    }
-
-    /// As memory that grows as needed.
-    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
-        &mut self.0
-    }
-
-    /// Memory for a read.
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
-        self.0.resize(ATTENDED_READ, 0);
-        &mut self.0
-    }
-
-    /// The first `n` bytes, which were read.
-    pub(super) fn first(&self, n: usize) -> &[u8] {
-        &self.0[..n]
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if self.0.capacity() > 0 {
-            let _ = ROOM.try_with(|room| room.set(std::mem::take(&mut self.0)));
-        }
-    }
 }
 
 /// The wait of a thread that attends a connection.
@@ -103,14 +65,6 @@ struct Passing<'a> {
     /// The bytes that have come.
     len: usize,
     loan: &'a Arc<LoanCell>,
-}
-
-/// How a sleep ended.
-enum Slept {
-    /// The connection may be ready.
-    Ready(Ready),
-    /// The thread has read this many bytes, or could not.
-    Read(io::Result<usize>),
 }
 
 impl Context {
@@ -184,10 +138,13 @@ impl Context {
         let passing = Some(Passing { to, len: 0, loan });
         let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room, passing };
         let ended = self.attend(&mut wait, begun);
-        match (wait.passing, ended) {
-            (Some(Passing { len, .. }), _) if len > 0 => Ok(len),
-            (_, ended) => ended.map(|_| 0),
+        if let Some(Passing { len: len @ 1.., .. }) = wait.passing {
+            return Ok(len);
         }
+        if ended.is_err() {
+            self.stay();
+        }
+        ended.map(|_| 0)
     }
 
     /// `begun`: the outcome of a read that the thread has made while the connection was lent.
@@ -200,7 +157,7 @@ impl Context {
         let mut engine = self.lock();
         let mut slept = begun.map(Slept::Read);
         if !wait.begin(&mut engine, slept.is_some(), || self.clock.now_locked(None)) {
-            return Ok(Awaited::CannotAttend);
+            return Ok(self.leave_to_leader(engine, wait, slept));
         }
         // The first turn rings the doorbell for sends that wait for it, and handles what was read.
         let mut turn = slept.is_some() || engine.has_lazy();
@@ -254,9 +211,26 @@ impl Context {
             }
             engine = self.lock();
             if lent && !engine.attendances().come_back(id, waiter, now) {
-                return Ok(Awaited::CannotAttend);
+                return Ok(self.leave_to_leader(engine, wait, slept));
             }
         }
+    }
+
+    /// The thread cannot attend the connection. The leader, which has it, waits for what the thread has read
+    /// while the connection was lent.
+    #[cold]
+    fn leave_to_leader(
+        &self,
+        mut engine: MutexGuard<'_, Engine>,
+        wait: &AttendedQueue<'_>,
+        slept: Option<Slept>,
+    ) -> Awaited {
+        if let Some(slept) = slept {
+            let now = self.clock.now_locked(None);
+            engine.run_attended(wait.id, slept.end(&wait.room), now, None);
+            self.finish(engine, Some(wait.waiter));
+        }
+        Awaited::CannotAttend
     }
 
     /// Looks in memory for what comes on the connection, if that has lately paid. Another thread
@@ -294,18 +268,10 @@ impl Context {
     }
 }
 
-/// The outcome of a read that the thread did not begin, with the kernel's number.
-pub(super) fn not_yet() -> io::Error {
-    io::Error::from_raw_os_error(libc::EAGAIN)
-}
-
 impl AttendedQueue<'_> {
     /// Takes what has ended a sleep.
     fn run(&mut self, engine: &mut Engine, slept: Slept, now: Time) {
-        let end = match slept {
-            Slept::Ready(ready) => AttendedEnd::Ready(ready),
-            Slept::Read(read) => AttendedEnd::Read(read.map(|n| self.room.first(n))),
-        };
+        let end = slept.end(&self.room);
         let Some(Passing { to, len, .. }) = &mut self.passing else {
             engine.run_attended(self.id, end, now, None);
             return;

@@ -240,6 +240,10 @@ impl Context {
             engine.settle(call.now(), call.ringing());
             if engine.delivery.leaver().is_some() {
                 drop(engine);
+                // Until the write is made, nothing else leaves on that connection.
+                if let Some(deferred) = call.take_deferred() {
+                    self.write_deferred(deferred);
+                }
                 self.stay();
                 engine = self.lock();
             }

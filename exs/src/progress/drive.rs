@@ -33,7 +33,9 @@ use super::background::PASSING_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
 use super::queue::{DriveFds, FdUse, QueueCore, Want};
+use super::reactor;
 use super::wait::{Waited, io_error};
+use crate::rnic::Ready;
 #[cfg(feature = "tokio")]
 use crate::sys::duplicate;
 use crate::sys::{EpollSet, TimerFd, wait_readable};
@@ -115,6 +117,13 @@ impl Drive {
     /// True if a program waits for the descriptor of a queue of this shard.
     pub(super) fn is_used(&self) -> bool {
         self.queues.load(Ordering::SeqCst) > 0
+    }
+
+    /// What has become ready in the reactor, for a thread that does not have the reactor. The thread that
+    /// has it does not learn that any more.
+    pub(super) fn take_ready(&self) -> Vec<(usize, Ready)> {
+        // The kernel's error comes again if it lasts.
+        reactor::take_ready(self.reactor).unwrap_or_default()
     }
 
     /// A queue whose descriptor drove the shard is gone.

@@ -136,7 +136,10 @@ fn try_close_at_exit() -> io::Result<()> {
 /// Closes the connections of all shards, and waits for their ends.
 fn leave_shards(exit: &Exit) {
     let thread = exit.leaver.load(Ordering::Relaxed);
-    let patience = shards::all().map(|context| context.close_all(thread)).max();
+    // Both ends of a connection may be in this process, in two shards. No thread may see that the other
+    // end has closed.
+    shards::all().for_each(|context| context.suppress_events(thread));
+    let patience = shards::all().map(|context| context.close_all()).max();
     let nanos = u64::try_from(patience.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
     exit.patience.store(nanos, Ordering::Relaxed);
     let mut pause = PAUSES.0;
@@ -146,10 +149,17 @@ fn leave_shards(exit: &Exit) {
 }
 
 impl Context {
-    /// Closes all connections. Returns the time that they may take to end.
-    fn close_all(&self, thread: i32) -> Duration {
+    /// `thread` ends the process: the other threads get no events any more.
+    fn suppress_events(&self, thread: i32) {
         let mut engine = self.lock();
-        let patience = engine.leave_all(thread, self.now());
+        engine.suppress_events(thread, self.now());
+        self.finish(engine, None);
+    }
+
+    /// Closes all connections. Returns the time that they may take to end.
+    fn close_all(&self) -> Duration {
+        let mut engine = self.lock();
+        let patience = engine.leave_all(self.now());
         self.finish(engine, None);
         // The turn also lets coalesced sends of kernel sockets leave, as far as the kernel accepts
         // them.
@@ -166,12 +176,22 @@ impl Context {
         match self.lead.try_lead(false) {
             Some(reactor) => self.lead_while_exiting(reactor, pause),
             None => {
-                self.turn(None, true, None);
+                self.turn_beside_leader();
                 // sleep-ok: the thread that leads sleeps in the reactor, and may never leave it
                 std::thread::sleep(pause);
             }
         }
         false
+    }
+
+    /// Runs the engine, though another thread has the reactor. If that is the exiting thread, whose sleep
+    /// there a signal handler has interrupted, no other thread learns what has become ready.
+    fn turn_beside_leader(&self) {
+        let found = self.drive.take_ready();
+        let mut engine = self.lock();
+        found.into_iter().for_each(|(token, ready)| engine.handle_ready(token, ready));
+        drop(engine);
+        self.turn(None, true, None);
     }
 
     fn lead_while_exiting(&self, mut reactor: Reactor, pause: Duration) {

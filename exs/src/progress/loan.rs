@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::lent::{Borrower, Loan, LoanUse};
-use super::attend::{Room, not_yet};
 use super::context::Context;
 use super::engine::SockId;
 use super::passing::PassingRecv;
+use super::room::{Room, not_yet};
 use super::spin::LOOKS;
 use crate::mem::Segment;
 use crate::rnic::{AttendedEnd, LentConnection, LentSend, LentWait};
@@ -124,6 +124,15 @@ impl LoanCell {
         self.lock().as_mut().map_or(LoanUse::Over, Loan::sweep)
     }
 
+    /// This thread does not come back, if it waits for a message.
+    pub(super) fn forget_reader(&self, thread: i32) {
+        if let Some(loan) = &mut *self.lock()
+            && loan.reader == thread
+        {
+            loan.reads = false;
+        }
+    }
+
     /// True if a thread waits for a message.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn is_read(&self) -> bool {
@@ -194,6 +203,9 @@ impl LoanCell {
         mut room: Room,
         to: &mut PassingRecv<'_>,
     ) -> LentRecv {
+        if let Some(loan) = &mut *loan {
+            loan.reader = room.thread();
+        }
         loan = self.look(loan, context);
         let mut slept = Ok(());
         loop {

@@ -63,6 +63,7 @@ mod reactor;
 mod reactor_bell;
 mod reliance;
 mod report;
+mod room;
 mod route;
 mod shards;
 mod spin;

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use crate::rnic::Ready;
-use crate::sys::{HeldSignals, note_calls, wait_readable};
+use crate::sys::{HeldSignals, note_calls, take_epoll_events, wait_readable};
 
 /// mio's poll, and the readiness that the engine has not handled yet.
 pub(super) struct Reactor {
@@ -80,6 +80,24 @@ impl Reactor {
     }
 }
 
+/// Takes what has become ready from a reactor with this descriptor, which another thread has.
+pub(super) fn take_ready(reactor: RawFd) -> io::Result<Vec<(usize, Ready)>> {
+    let found = take_epoll_events(reactor)?;
+    let news = found.into_iter().filter(|(token, _)| *token != WAKE.0);
+    Ok(news.map(|(token, bits)| (token, ready_of(bits))).collect())
+}
+
+/// What these bits of an epoll event say, as mio reads them.
+fn ready_of(bits: u32) -> Ready {
+    let has = |bit: libc::c_int| bits & bit.cast_unsigned() != 0;
+    let hup = has(libc::EPOLLHUP | libc::EPOLLERR) || has(libc::EPOLLIN) && has(libc::EPOLLRDHUP);
+    Ready {
+        hup,
+        readable: has(libc::EPOLLIN | libc::EPOLLPRI) || hup,
+        writable: has(libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR),
+    }
+}
+
 impl AsRawFd for Reactor {
     fn as_raw_fd(&self) -> RawFd {
         self.poll.as_raw_fd()
@@ -93,6 +111,36 @@ mod tests {
 
     use super::*;
     use crate::sys::EventFd;
+
+    #[test]
+    fn another_thread_takes_what_is_ready_once() {
+        let reactor = Reactor::new().unwrap();
+        let bell = EventFd::new().unwrap();
+        let source = &mut SourceFd(&bell.as_raw_fd());
+        reactor.registry().register(source, Token(7), Interest::READABLE).unwrap();
+        let waker = mio::Waker::new(reactor.registry(), WAKE).unwrap();
+        let take = || take_ready(reactor.as_raw_fd()).unwrap();
+        assert_eq!(take(), []);
+        bell.signal();
+        waker.wake().unwrap();
+        let ready = Ready { hup: false, readable: true, writable: false };
+        assert_eq!(take(), [(7, ready)]);
+        assert_eq!(take(), []);
+        assert!(take_ready(bell.as_raw_fd()).is_err());
+    }
+
+    #[test]
+    fn events_say_what_mio_reads_from_them() {
+        let says = |bits: libc::c_int| {
+            let Ready { hup, readable, writable } = ready_of(bits.cast_unsigned());
+            (hup, readable, writable)
+        };
+        assert_eq!(says(libc::EPOLLIN), (false, true, false));
+        assert_eq!(says(libc::EPOLLOUT), (false, false, true));
+        assert_eq!(says(libc::EPOLLIN | libc::EPOLLRDHUP), (true, true, false));
+        assert_eq!(says(libc::EPOLLHUP), (true, true, true));
+        assert_eq!(says(libc::EPOLLERR), (true, true, true));
+    }
 
     #[test]
     fn a_full_answer_is_not_the_whole_answer() {

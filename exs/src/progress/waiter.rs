@@ -5,11 +5,13 @@ use std::sync::{Arc, OnceLock};
 
 use super::Error;
 use super::shards::Shard;
-use crate::sys::{EventFd, FutexBell};
+use crate::sys::{EventFd, FutexBell, this_thread};
 
 /// A thread that waits in `dequeue`.
 #[derive(Debug)]
 pub struct Waiter {
+    /// The number of the thread (gettid(2)).
+    pub(super) thread: i32,
     /// The thread sleeps on this descriptor while it follows.
     pub fd: EventFd,
     /// The thread sleeps here while it attends a connection of shared memory.
@@ -28,7 +30,8 @@ impl Waiter {
         let fd = EventFd::new().map_err(|e| Error::os("eventfd", &e))?;
         let (at, leading) = (AtomicUsize::new(0), AtomicBool::new(false));
         let bell = FutexBell::default();
-        Ok(Arc::new(Waiter { fd, bell, at, leading, min: AtomicUsize::new(1) }))
+        let (thread, min) = (this_thread(), AtomicUsize::new(1));
+        Ok(Arc::new(Waiter { thread, fd, bell, at, leading, min }))
     }
 
     /// Wakes the thread if it follows or attends. This does not wake a leader.

@@ -70,6 +70,21 @@ pub fn unwatch(epoll: &impl AsRawFd, fd: BorrowedFd<'_>) {
     let _ = control(epoll, libc::EPOLL_CTL_DEL, fd.as_raw_fd(), &mut unused);
 }
 
+/// Takes what an epoll instance has found, without waiting: tokens, and bits of EPOLL*.
+///
+/// # Errors
+/// The kernel's: this is no epoll instance.
+pub fn take_epoll_events(epoll: RawFd) -> io::Result<Vec<(usize, u32)>> {
+    const MOST: u8 = 64;
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST as usize];
+    note_calls(1);
+    // SAFETY: room for as many events as the call is told.
+    let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), MOST.into(), 0) };
+    let found = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    let token = |event: &libc::epoll_event| usize::try_from(event.u64).unwrap_or(usize::MAX);
+    Ok(events[..found].iter().map(|event| (token(event), event.events)).collect())
+}
+
 fn control(
     epoll: &impl AsRawFd,
     what: libc::c_int,

@@ -130,6 +130,94 @@ CASE("exit-2", other_threads_hear_nothing_of_it, CONNECTED | ALONE)
     end_one(fd);
 }
 
+/* Nothing that holds an exit up goes unseen. */
+static void linger_for_an_hour(int fd)
+{
+    struct linger l = {1, 3600};
+
+    GIVES(0, exs_setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+}
+
+enum { CONVERSATIONS = 4, ROUNDS = 200, SHORT = 64 };
+static int rounds;
+
+static int receives_short(int fd, char *bytes)
+{
+    int have = 0, n;
+
+    while (have < SHORT) {
+        n = exs_recv(fd, bytes + have, (size_t)(SHORT - have), 0, BLOCK, UNREG);
+        if (n <= 0)
+            return 0;
+        have += n;
+    }
+    return 1;
+}
+
+static void *asks(void *arg)
+{
+    char bytes[SHORT] = "";
+    int fd = *(int *)arg;
+
+    for (;;) {
+        if (exs_send(fd, bytes, SHORT, 0, BLOCK, UNREG) != SHORT)
+            _exit(13);
+        if (!receives_short(fd, bytes))
+            _exit(14);
+        __atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+    }
+}
+
+static void *answers(void *arg)
+{
+    char bytes[SHORT];
+    int fd = *(int *)arg;
+
+    for (;;) {
+        if (!receives_short(fd, bytes))
+            _exit(15);
+        if (exs_send(fd, bytes, SHORT, 0, BLOCK, UNREG) != SHORT)
+            _exit(16);
+    }
+}
+
+/* Threads that ask and answer on connections within the process. They have borrowed these by then. */
+static void begin_conversations(void)
+{
+    static struct pair p[CONVERSATIONS];
+    pthread_t t;
+    int i;
+
+    for (i = 0; i < CONVERSATIONS; i++) {
+        p[i] = connection();
+        linger_for_an_hour(p[i].a);
+        linger_for_an_hour(p[i].b);
+        CHECK(pthread_create(&t, NULL, answers, &p[i].b) == 0);
+        CHECK(pthread_create(&t, NULL, asks, &p[i].a) == 0);
+    }
+    while (__atomic_load_n(&rounds, __ATOMIC_RELAXED) < CONVERSATIONS * ROUNDS)
+        sched_yield();
+}
+
+static void exits_amid_conversations(int fd)
+{
+    linger_for_an_hour(fd);
+    begin_conversations();
+    exit(0);
+}
+
+/* Both ends of each are closed, one after the other. */
+CASE("exit-2", threads_that_converse_hear_nothing_of_it, EXS | ALONE | NATIVE)
+{
+    pid_t child;
+    int fd = visitor(&child, exits_amid_conversations);
+    char in;
+
+    GIVES(0, exs_recv(fd, &in, 1, 0, BLOCK, UNREG));
+    gone(child, 0);
+    end_one(fd);
+}
+
 static int last;
 static pthread_t joined[3];
 
@@ -223,6 +311,7 @@ static void waits_until_it_is_told(int fd)
     exs_event_t e;
     exs_qhandle_t q = new_queue(8);
 
+    linger_for_an_hour(fd);
     signal(SIGTERM, on_term);
     fill(much, 1, 0);
     send_all(fd, much, 1);
@@ -240,6 +329,47 @@ CASE("exit-1", a_signal_handler_ends_it_in_a_wait, CONNECTED | ALONE | NATIVE)
     await_sleeper(child);
     GIVES(0, kill(child, SIGTERM));
     GIVES(0, exs_recv(fd, much, 1, 0, BLOCK, UNREG));
+    gone(child, 0);
+    end_one(fd);
+}
+
+static void receives_until_it_is_told(int fd)
+{
+    sigset_t term;
+    char byte = 'x';
+    int i;
+
+    /* Another thread must not get the signal. */
+    CHECK(sigemptyset(&term) == 0 && sigaddset(&term, SIGTERM) == 0);
+    CHECK(pthread_sigmask(SIG_BLOCK, &term, NULL) == 0);
+    linger_for_an_hour(fd);
+    begin_conversations();
+    signal(SIGTERM, on_term);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &term, NULL) == 0);
+    for (i = 0; i < ROUNDS; i++) {
+        send_all(fd, &byte, 1);
+        recv_all(fd, &byte, 1);
+    }
+    send_all(fd, &byte, 1);
+    exs_recv(fd, &byte, 1, 0, BLOCK, UNREG);
+    _exit(10);
+}
+
+/* The thread has borrowed the connection, and reads it itself. */
+CASE("exit-1", a_signal_handler_ends_it_in_a_receive, EXS | ALONE | NATIVE)
+{
+    pid_t child;
+    int fd = visitor(&child, receives_until_it_is_told), i;
+    char byte;
+
+    for (i = 0; i < ROUNDS; i++) {
+        recv_all(fd, &byte, 1);
+        send_all(fd, &byte, 1);
+    }
+    recv_all(fd, &byte, 1);
+    await_sleeper(child);
+    GIVES(0, kill(child, SIGTERM));
+    GIVES(0, exs_recv(fd, &byte, 1, 0, BLOCK, UNREG));
     gone(child, 0);
     end_one(fd);
 }

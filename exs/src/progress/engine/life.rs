@@ -131,16 +131,26 @@ impl Engine {
 
     // ---- the end of the process ------------------------------------------------
 
-    /// Closes all sockets, since `thread` ends the process. Returns how long that may take. The
-    /// engine suppresses all events from now on, unless the process goes on.
-    pub(in crate::progress) fn leave_all(&mut self, thread: i32, now: Time) -> Duration {
+    /// `thread` ends the process: suppresses all events from now on, unless the process goes on. Other
+    /// threads that have borrowed a connection come back.
+    pub(in crate::progress) fn suppress_events(&mut self, thread: i32, now: Time) {
+        let ids: Vec<SockId> = self.sockets.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.forget_reader(id, thread, now);
+            self.recall(id, now);
+        }
+        self.delivery.suppress(thread);
+    }
+
+    /// Closes all sockets, since the process ends. Returns how long that may take.
+    pub(in crate::progress) fn leave_all(&mut self, now: Time) -> Duration {
         // Overdue start-ups need no care: all start-ups end below.
         self.collect_released(now);
-        self.delivery.suppress(thread);
         let ids: Vec<SockId> = self.sockets.iter().map(|(id, _)| id).collect();
         let mut patience = Duration::ZERO;
         for id in ids {
-            // The leader looks after all connections.
+            // The leader looks after all connections. A thread that is in a read brings what it has read.
+            self.recall(id, now);
             self.attendances().end(id);
             // A connection that waits to be accepted ends with its listener, so it may be gone.
             let Ok(s) = self.sockets.find(id) else { continue };

@@ -17,6 +17,8 @@ pub(in crate::progress) struct Loan {
     pub(in crate::progress) borrower: Borrower,
     /// A thread waits for a message, or is on its way to the engine with what it has read.
     pub(in crate::progress) reads: bool,
+    /// The thread that has waited last.
+    pub(super) reader: i32,
     /// Sweeps since the last message has come.
     unused: u64,
     /// Sends since the last message has come.
@@ -62,7 +64,7 @@ impl Loan {
         borrower: Borrower,
     ) -> Loan {
         let reads = matches!(borrower, Borrower::Threads { .. });
-        Loan { session, connection, borrower, reads, unused: 0, sends: 0 }
+        Loan { session, connection, borrower, reads, reader: 0, unused: 0, sends: 0 }
     }
 
     pub(super) fn sweep(&mut self) -> LoanUse {

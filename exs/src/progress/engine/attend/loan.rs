@@ -8,6 +8,7 @@ use super::{Attendance, Attendances, IDLE, LOOP_IS_LATE, LeftBy, PassWait, SWEEP
 use crate::progress::engine::{Engine, SockId};
 use crate::progress::loan::{Borrower, LentRead, Loan, LoanCell, LoanUse};
 use crate::progress::pace::Pace;
+use crate::progress::room::not_yet;
 use crate::progress::waiter::Waiter;
 use crate::rnic::AttendedEnd;
 use crate::time::Time;
@@ -106,6 +107,23 @@ impl Engine {
         }
     }
 
+    /// A thread that waits for the connection does not come back: it ends the process, in the handler of a
+    /// signal that has interrupted its wait.
+    pub(in crate::progress::engine) fn forget_reader(
+        &mut self,
+        id: SockId,
+        thread: i32,
+        now: Time,
+    ) {
+        match self.sockets.get(id).map(|s| &s.attended.by) {
+            Some(Attendance::Lent(cell)) => cell.forget_reader(thread),
+            Some(Attendance::Thread { waiter: Some(waiter), .. }) if waiter.thread == thread => {
+                self.run_attended(id, AttendedEnd::Read(Err(not_yet())), now, None);
+            }
+            _ => {}
+        }
+    }
+
     /// Takes all connections back, so that the sessions have what was counted.
     pub(in crate::progress) fn recall_all(&mut self, now: Time) {
         self.recall_slots(.., now);
@@ -182,7 +200,7 @@ impl Attendances<'_> {
     }
 
     /// A thread comes back from a wait on a connection that was lent: it attends the connection from now
-    /// on. False: the connection is gone.
+    /// on. False: the connection is gone, or the leader has it.
     pub(in crate::progress) fn come_back(
         &mut self,
         id: SockId,
