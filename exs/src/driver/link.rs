@@ -309,6 +309,8 @@ pub trait Traffic: LinkSetup {
     }
     /// Such a write has ended (`Rnic::end_deferred`).
     fn end_deferred(_driver: &mut Driver<Self>, _end: DeferredEnd, _now: Time) {}
+    /// The threads that have such writes do not come back (`Rnic::forget_deferred`).
+    fn forget_deferred(_driver: &mut Driver<Self>) {}
     /// Ends the connection of a link.
     fn disconnect(
         driver: &mut Driver<Self>,

@@ -328,6 +328,9 @@ impl<L: Traffic> Rnic for Driver<L> {
     fn end_deferred(&mut self, end: DeferredEnd, now: Time) {
         L::end_deferred(self, end, now);
     }
+    fn forget_deferred(&mut self) {
+        L::forget_deferred(self);
+    }
     fn attend(&mut self, qp: Qp) -> bool {
         self.attend_link(qp)
     }

@@ -28,6 +28,9 @@ use crate::sys::{EventFd, HeldSignals, at_exit, this_thread};
 
 /// How long the working thread may take to get the engine's lock. The exiting thread may hold it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a thread may take for a write that the engine has left to it. The exiting thread may have one
+/// and never come back.
+const WRITE_PATIENCE: Duration = Duration::from_millis(500);
 /// The time that the process has to end after this, before its threads go on.
 const GRACE: Duration = Duration::from_secs(1);
 /// The shortest and the longest pause between two checks.
@@ -142,9 +145,13 @@ fn leave_shards(exit: &Exit) {
     let patience = shards::all().map(|context| context.close_all()).max();
     let nanos = u64::try_from(patience.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
     exit.patience.store(nanos, Ordering::Relaxed);
-    let mut pause = PAUSES.0;
+    let (begun, mut pause, mut waits) = (Instant::now(), PAUSES.0, true);
     while shards::all().fold(false, |left, context| left | !context.has_left(pause)) {
         pause = PAUSES.1.min(pause * 2);
+        if waits && begun.elapsed() > WRITE_PATIENCE {
+            waits = false;
+            shards::all().for_each(|context| context.lock().forget_deferred());
+        }
     }
 }
 

@@ -191,6 +191,9 @@ pub trait Rnic: Send {
     }
     /// Reports the end of such a write: not all bytes have left, or the RNIC has more to write.
     fn end_deferred(&mut self, _end: DeferredEnd, _now: Time) {}
+    /// The threads that have such a write do not come back. Most likely each has made it. If not, the
+    /// peer misses a message, and ends the connection.
+    fn forget_deferred(&mut self) {}
     /// Sends a small message eagerly: `head` writes the header and returns its length, and
     /// `payload` follows. The message is complete when this returns, as an unsignalled inline
     /// SEND is. It is on the wire too, unless a doorbell costs a system call. The peer gets it by

@@ -138,6 +138,11 @@ impl SharedStream {
         debug_assert_eq!(before, DRIVER, "the stream is lent already");
     }
 
+    /// True if a borrower has the stream.
+    pub fn is_lent(&self) -> bool {
+        self.writer.load(Ordering::Acquire) != DRIVER
+    }
+
     /// True if the driver may write. False: a borrower writes, and comes back to the driver after
     /// that, since the driver now has something to write.
     #[inline]

@@ -130,6 +130,20 @@ impl SoftRnic {
         }
         self.finish_turn(id, now);
     }
+
+    /// Takes back the streams that threads have for a write (`Rnic::forget_deferred`).
+    pub(super) fn take_back_streams(&mut self) {
+        for place in 0..self.links.places() {
+            let Some(id) = self.links.id_at(place) else { continue };
+            let Ok(link) = self.links.get_mut(id) else { continue };
+            if let Some(stream) = link.stream.own()
+                && stream.is_lent()
+            {
+                stream.take_back();
+                self.enqueue(Source::Link(id));
+            }
+        }
+    }
 }
 
 /// A stream that only this link uses so far.

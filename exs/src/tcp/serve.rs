@@ -122,6 +122,9 @@ impl Traffic for SoftLink {
     fn end_deferred(driver: &mut SoftRnic, end: DeferredEnd, now: Time) {
         driver.end_write(end, now);
     }
+    fn forget_deferred(driver: &mut SoftRnic) {
+        driver.take_back_streams();
+    }
 
     fn disconnect(
         driver: &mut SoftRnic,

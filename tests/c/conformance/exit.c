@@ -385,6 +385,9 @@ static void is_busy_until_it_is_told(struct place *at)
     signal(SIGTERM, on_term);
     GIVES(0, exs_connect(fd, ADDR(*at), at->len, 0, BLOCK));
     own = connection();
+    linger_for_an_hour(fd);
+    linger_for_an_hour(own.a);
+    linger_for_an_hour(own.b);
     send_all(fd, "x", 1);
     for (;;) {
         send_all(own.a, "x", 1);

@@ -142,6 +142,12 @@ impl Engine {
         self.delivery.suppress(thread);
     }
 
+    /// The thread that ends the process may have a write that the engine has left to it. All others have
+    /// made theirs.
+    pub(in crate::progress) fn forget_deferred(&mut self) {
+        self.devices.forget_deferred();
+    }
+
     /// Closes all sockets, since the process ends. Returns how long that may take.
     pub(in crate::progress) fn leave_all(&mut self, now: Time) -> Duration {
         // Overdue start-ups need no care: all start-ups end below.

@@ -159,6 +159,11 @@ impl DeviceTable {
         self.list.iter_mut().fold(false, |any, d| d.rnic.spin(now) | any)
     }
 
+    /// No thread comes back that has a write of a device.
+    pub(super) fn forget_deferred(&mut self) {
+        self.list.iter_mut().for_each(|d| d.rnic.forget_deferred());
+    }
+
     /// Keeps what connections send together until the end of a run. Only over the software RNIC do
     /// connections share a stream.
     pub(super) fn hold_writes(&mut self) {
