@@ -139,10 +139,13 @@ fn put_when_the_client_is_killed() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        if stage.to.join(NAME).exists() {
+        // The same server: it may still be busy with what it received, and may have received all.
+        let whole = || stage.to.join(NAME).exists();
+        let lost = || server.log.lock().unwrap().contains("was lost");
+        until("the server notices", || whole() || lost());
+        if whole() {
             return false;
         }
-        // The same server: it may still be busy with what it received.
         stage.was_resumed(run_again(&["put", &stage.path(), &server.addr]))
     });
 }
