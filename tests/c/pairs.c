@@ -1,7 +1,7 @@
 /* Pairs of threads, each with a connection, that ask and answer 64 bytes with calls that block. One
  * line: answers in a second, of all pairs.
  *
- *   pairs tcp|soft|shm PAIRS SECONDS
+ *   pairs PAIRS tcp|soft|shm SECONDS
  *
  * tcp: kernel sockets and the kernel's own calls. */
 #define _GNU_SOURCE
@@ -125,15 +125,15 @@ int main(int argc, char **argv)
     long answers = 0;
     int pairs, l, i;
 
-    pairs = argc == 4 ? atoi(argv[2]) : 0;
+    pairs = argc == 4 ? atoi(argv[1]) : 0;
     if (pairs < 1 || pairs > MOST) {
-        fprintf(stderr, "usage: pairs tcp|soft|shm PAIRS SECONDS (at most %d pairs)\n", MOST);
+        fprintf(stderr, "usage: pairs PAIRS tcp|soft|shm SECONDS (at most %d pairs)\n", MOST);
         return 2;
     }
-    kernel = strcmp(argv[1], "tcp") == 0;
+    kernel = strcmp(argv[2], "tcp") == 0;
     seconds.tv_sec = atoi(argv[3]);
     if (!kernel) {
-        check(setenv("EXS_TRANSPORT", argv[1], 1) == 0, "setenv");
+        check(setenv("EXS_TRANSPORT", argv[2], 1) == 0, "setenv");
         check(exs_init(EXS_VERSION) == 0, "exs_init");
     }
     l = new_socket();
