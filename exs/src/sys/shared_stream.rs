@@ -139,6 +139,7 @@ impl SharedStream {
     }
 
     /// True if a borrower has the stream.
+    #[inline]
     pub fn is_lent(&self) -> bool {
         self.writer.load(Ordering::Acquire) != DRIVER
     }
@@ -147,7 +148,7 @@ impl SharedStream {
     /// that, since the driver now has something to write.
     #[inline]
     pub fn may_write(&self) -> bool {
-        self.writer.load(Ordering::Acquire) == DRIVER || self.want()
+        !self.is_lent() || self.want()
     }
 
     #[cold]

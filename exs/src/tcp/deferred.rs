@@ -133,15 +133,12 @@ impl SoftRnic {
 
     /// Takes back the streams that threads have for a write (`Rnic::forget_deferred`).
     pub(super) fn take_back_streams(&mut self) {
-        for place in 0..self.links.places() {
-            let Some(id) = self.links.id_at(place) else { continue };
-            let Ok(link) = self.links.get_mut(id) else { continue };
-            if let Some(stream) = link.stream.own()
-                && stream.is_lent()
-            {
-                stream.take_back();
-                self.enqueue(Source::Link(id));
-            }
+        let took_back = |(id, link): (u32, &SoftLink)| {
+            link.stream.own().filter(|stream| stream.is_lent())?.take_back();
+            Some(id)
+        };
+        for id in self.links.iter().filter_map(took_back).collect::<Vec<_>>() {
+            self.enqueue(Source::Link(id));
         }
     }
 }

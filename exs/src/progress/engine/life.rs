@@ -3,11 +3,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use super::Engine;
 use super::domain::Place;
 use super::sock::State;
 use super::spread::Overdue;
 use super::timers::Timer;
-use super::{Engine, SockId};
 use crate::progress::call::Ringing;
 use crate::rnic::Mr;
 use crate::time::Time;
@@ -134,8 +134,7 @@ impl Engine {
     /// `thread` ends the process: suppresses all events from now on, unless the process goes on. Other
     /// threads that have borrowed a connection come back.
     pub(in crate::progress) fn suppress_events(&mut self, thread: i32, now: Time) {
-        let ids: Vec<SockId> = self.sockets.iter().map(|(id, _)| id).collect();
-        for id in ids {
+        for id in self.sockets.ids() {
             self.forget_reader(id, thread, now);
             self.recall(id, now);
         }
@@ -152,9 +151,8 @@ impl Engine {
     pub(in crate::progress) fn leave_all(&mut self, now: Time) -> Duration {
         // Overdue start-ups need no care: all start-ups end below.
         self.collect_released(now);
-        let ids: Vec<SockId> = self.sockets.iter().map(|(id, _)| id).collect();
         let mut patience = Duration::ZERO;
-        for id in ids {
+        for id in self.sockets.ids() {
             // The leader looks after all connections. A thread that is in a read brings what it has read.
             self.recall(id, now);
             self.attendances().end(id);

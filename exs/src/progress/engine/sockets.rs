@@ -178,6 +178,11 @@ impl SocketTable {
         })
     }
 
+    /// The names of all sockets, for a walk that may change the table.
+    pub(super) fn ids(&self) -> Vec<SockId> {
+        self.iter().map(|(id, _)| id).collect()
+    }
+
     // ---- marks -----------------------------------------------------------------
 
     /// Puts a socket on the list of those that the engine must look after.
