@@ -123,7 +123,7 @@ impl Drive {
     /// has it does not learn that any more.
     pub(super) fn take_ready(&self) -> Vec<(usize, Ready)> {
         // The kernel's error comes again if it lasts.
-        reactor::take_ready(self.reactor).unwrap_or_default()
+        reactor::take_ready(self.reactor, Duration::ZERO, None).unwrap_or_default().ready
     }
 
     /// A queue whose descriptor drove the shard is gone.

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use crate::rnic::Ready;
-use crate::sys::{HeldSignals, note_calls, take_epoll_events, wait_readable};
+use crate::sys::{HeldSignals, MOST_EPOLL_EVENTS, note_calls, take_epoll_events, wait_readable};
 
 /// mio's poll, and the readiness that the engine has not handled yet.
 pub(super) struct Reactor {
@@ -18,6 +18,10 @@ pub(super) struct Reactor {
     /// The last answer of the kernel was full, so more descriptors may be ready.
     full: bool,
 }
+
+/// A sleep with held signals that is at least as long may end a millisecond late. In return, it is a
+/// sleep in epoll_pwait(2), which does not wake the background thread that sleeps there, too.
+const LONG_SLEEP: Duration = Duration::from_millis(20);
 
 /// The token of the waker. All other tokens belong to devices and kernel sockets.
 pub(super) const WAKE: mio::Token = mio::Token(usize::MAX);
@@ -42,13 +46,19 @@ impl Reactor {
         Ok(())
     }
 
-    /// As `poll`, but lets in held signals during the sleep. It does not use epoll_pwait, which
-    /// would end with EINTR for an ignored signal, too.
+    /// As `poll`, but lets in held signals during the sleep.
     pub(super) fn poll_letting_in(
         &mut self,
         timeout: Duration,
         held: Option<&HeldSignals>,
     ) -> io::Result<()> {
+        if held.is_some() && timeout >= LONG_SLEEP {
+            self.unseen = 0;
+            let taken = take_ready(self.poll.as_raw_fd(), timeout, held)?;
+            self.full = taken.full;
+            self.ready.extend(taken.ready);
+            return Ok(());
+        }
         if held.is_some() && !timeout.is_zero() {
             wait_readable(self.poll.as_raw_fd(), Some(timeout), held)?;
             return self.poll(Some(Duration::ZERO));
@@ -80,11 +90,25 @@ impl Reactor {
     }
 }
 
-/// Takes what has become ready from a reactor with this descriptor, which another thread has.
-pub(super) fn take_ready(reactor: RawFd) -> io::Result<Vec<(usize, Ready)>> {
-    let found = take_epoll_events(reactor)?;
+/// What a thread has taken from a reactor that another thread may have.
+#[derive(Debug, Default)]
+pub(super) struct TakenReady {
+    pub(super) ready: Vec<(usize, Ready)>,
+    /// There was no room for more, so more descriptors may be ready.
+    full: bool,
+}
+
+/// Takes what has become ready from a reactor with this descriptor. Sleeps for `timeout` at most until
+/// there is something, and lets in held signals meanwhile.
+pub(super) fn take_ready(
+    reactor: RawFd,
+    timeout: Duration,
+    held: Option<&HeldSignals>,
+) -> io::Result<TakenReady> {
+    let found = take_epoll_events(reactor, timeout, held)?;
+    let full = found.len() == MOST_EPOLL_EVENTS;
     let news = found.into_iter().filter(|(token, _)| *token != WAKE.0);
-    Ok(news.map(|(token, bits)| (token, ready_of(bits))).collect())
+    Ok(TakenReady { ready: news.map(|(token, bits)| (token, ready_of(bits))).collect(), full })
 }
 
 /// What these bits of an epoll event say, as mio reads them.
@@ -119,14 +143,14 @@ mod tests {
         let source = &mut SourceFd(&bell.as_raw_fd());
         reactor.registry().register(source, Token(7), Interest::READABLE).unwrap();
         let waker = mio::Waker::new(reactor.registry(), WAKE).unwrap();
-        let take = || take_ready(reactor.as_raw_fd()).unwrap();
+        let take = || take_ready(reactor.as_raw_fd(), Duration::ZERO, None).unwrap().ready;
         assert_eq!(take(), []);
         bell.signal();
         waker.wake().unwrap();
         let ready = Ready { hup: false, readable: true, writable: false };
         assert_eq!(take(), [(7, ready)]);
         assert_eq!(take(), []);
-        assert!(take_ready(bell.as_raw_fd()).is_err());
+        assert!(take_ready(bell.as_raw_fd(), Duration::ZERO, None).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::note_calls;
+use super::{HeldSignals, note_calls};
 
 /// An epoll instance: readable while one of its descriptors is.
 #[derive(Debug)]
@@ -70,17 +70,44 @@ pub fn unwatch(epoll: &impl AsRawFd, fd: BorrowedFd<'_>) {
     let _ = control(epoll, libc::EPOLL_CTL_DEL, fd.as_raw_fd(), &mut unused);
 }
 
-/// Takes what an epoll instance has found, without waiting: tokens, and bits of EPOLL*.
+/// The most events that one call takes from an epoll instance.
+pub const MOST_EPOLL_EVENTS: usize = 64;
+
+/// Takes what an epoll instance has found: tokens, and bits of EPOLL*. Sleeps until there is
+/// something, or until the time is up. Of the threads that sleep here, an event wakes one. Linux
+/// takes the thread that came last.
+///
+/// Lets in the signals that `held` holds back. The kernel also ends this sleep where no handler ran:
+/// for an ignored signal that was pending when the sleep began, and for a process that was stopped
+/// and goes on. If the program has no handler, the call then returns without events.
 ///
 /// # Errors
-/// The kernel's: this is no epoll instance.
-pub fn take_epoll_events(epoll: RawFd) -> io::Result<Vec<(usize, u32)>> {
+/// The kernel's: this is no epoll instance. `Interrupted` if a signal handler ran.
+pub fn take_epoll_events(
+    epoll: RawFd,
+    timeout: Duration,
+    held: Option<&HeldSignals>,
+) -> io::Result<Vec<(usize, u32)>> {
     const MOST: u8 = 64;
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST as usize];
+    const _: () = assert!(MOST as usize == MOST_EPOLL_EVENTS, "the size of the buffer");
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST_EPOLL_EVENTS];
+    if let Some(held) = held {
+        held.let_in()?;
+    }
+    let mask = held.map_or(std::ptr::null(), |held| std::ptr::from_ref(held.before()));
+    // The kernel counts milliseconds. The sleep is not shorter than asked.
+    let millis = timeout.as_nanos().div_ceil(1_000_000);
+    let millis = libc::c_int::try_from(millis).unwrap_or(libc::c_int::MAX);
     note_calls(1);
-    // SAFETY: room for as many events as the call is told.
-    let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), MOST.into(), 0) };
-    let found = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: room for as many events as the call is told, and a signal mask or null, alive for the
+    // call. A null mask leaves the thread's own.
+    let n = unsafe { libc::epoll_pwait(epoll, events.as_mut_ptr(), MOST.into(), millis, mask) };
+    let Ok(found) = usize::try_from(n) else {
+        let error = io::Error::last_os_error();
+        let none_ran = error.kind() == io::ErrorKind::Interrupted
+            && held.is_some_and(|held| !held.have_handler());
+        return if none_ran { Ok(Vec::new()) } else { Err(error) };
+    };
     let token = |event: &libc::epoll_event| usize::try_from(event.u64).unwrap_or(usize::MAX);
     Ok(events[..found].iter().map(|event| (token(event), event.events)).collect())
 }

@@ -54,7 +54,9 @@ pub use diag::listener_uid;
 pub use doorbell::{Button, WakeSocket};
 #[cfg(feature = "tokio")]
 pub use epoll::duplicate;
-pub use epoll::{EpollSet, TimerFd, take_epoll_events, unwatch, watch_exclusively};
+pub use epoll::{
+    EpollSet, MOST_EPOLL_EVENTS, TimerFd, take_epoll_events, unwatch, watch_exclusively,
+};
 pub use eventfd::EventFd;
 pub(crate) use exit::{at_exit, this_thread};
 pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};

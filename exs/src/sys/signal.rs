@@ -1,8 +1,8 @@
 //! Signals held back before a thread waits, so that none is missed.
 //!
 //! A handler that runs between the last poll of a queue and the sleep would not end the sleep. So
-//! the thread blocks the signals before that poll. The system call that sleeps (ppoll(2)) lets
-//! them in and then ends with EINTR.
+//! the thread blocks the signals before that poll. The system call that sleeps (ppoll(2), or
+//! epoll_pwait(2) where the sleep is long) lets them in and then ends with EINTR.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -43,6 +43,25 @@ impl HeldSignals {
         HeldSignals { before, _not_send: std::marker::PhantomData }
     }
 
+    /// The signals that the thread holds back by itself.
+    pub(super) fn before(&self) -> &libc::sigset_t {
+        &self.before
+    }
+
+    /// Lets in the signals that are pending.
+    ///
+    /// # Errors
+    /// `Interrupted` if a handler has run.
+    pub(super) fn let_in(&self) -> io::Result<()> {
+        poll(&mut [], Some(Duration::ZERO), Some(self)).map(drop)
+    }
+
+    /// Returns true if the program has a handler for one of the signals that are held back.
+    pub(super) fn have_handler(&self) -> bool {
+        let held = |n: &libc::c_int| !OWN_FAULTS.contains(n) && !member(&self.before, *n);
+        (1..=libc::SIGRTMAX()).filter(held).any(has_handler)
+    }
+
     /// Returns true if a signal is pending whose handler would have run without this block.
     pub fn pending(&self) -> bool {
         let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
@@ -79,19 +98,28 @@ fn member(set: &libc::sigset_t, signal: libc::c_int) -> bool {
 /// Returns true if the signal interrupts. A signal that is ignored, by intent or by default, does
 /// not. A signal that ends the process counts as handled, so that it gets through.
 fn handled(signal: libc::c_int) -> bool {
+    let quiet = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT].contains(&signal);
+    match action(signal) {
+        None | Some(libc::SIG_IGN) => false,
+        Some(libc::SIG_DFL) => !quiet,
+        Some(_) => true,
+    }
+}
+
+/// Returns true if the program has a handler for the signal.
+fn has_handler(signal: libc::c_int) -> bool {
+    !matches!(action(signal), None | Some(libc::SIG_IGN | libc::SIG_DFL))
+}
+
+/// What a signal does: SIG_IGN, SIG_DFL, or a handler. None: there is no such signal.
+fn action(signal: libc::c_int) -> Option<libc::sighandler_t> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: changes nothing, and fills the structure.
     if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
-        return false;
+        return None;
     }
     // SAFETY: filled by the call above, which succeeded.
-    let action = unsafe { action.assume_init() };
-    let quiet = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT].contains(&signal);
-    match action.sa_sigaction {
-        libc::SIG_IGN => false,
-        libc::SIG_DFL => !quiet,
-        _ => true,
-    }
+    Some(unsafe { action.assume_init() }.sa_sigaction)
 }
 
 /// Sleeps until the descriptor is readable (true) or the time is up (false). `timeout` None: no
@@ -198,8 +226,8 @@ fn poll(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::EventFd;
-    use std::os::fd::AsRawFd;
+    use crate::sys::{EpollSet, EventFd, take_epoll_events};
+    use std::os::fd::{AsFd, AsRawFd};
 
     extern "C" fn nothing(_: libc::c_int) {}
 
@@ -223,6 +251,12 @@ mod tests {
         let slept = wait_readable(fd.as_raw_fd(), None, Some(&held));
         assert_eq!(slept.unwrap_err().kind(), io::ErrorKind::Interrupted);
         assert!(!held.pending(), "its handler has run");
+        raise(libc::SIGRTMIN() + 3);
+        let set = EpollSet::new(&[fd.as_raw_fd()]).unwrap();
+        let long = Duration::from_secs(600);
+        let slept = take_epoll_events(set.as_fd().as_raw_fd(), long, Some(&held));
+        assert_eq!(slept.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert!(!held.pending() && held.have_handler());
     }
 
     #[test]
@@ -233,5 +267,13 @@ mod tests {
         assert!(!held.pending());
         let slept = wait_readable(fd.as_raw_fd(), Some(Duration::from_millis(1)), Some(&held));
         assert!(!slept.unwrap());
+        let set = EpollSet::new(&[fd.as_raw_fd()]).unwrap();
+        raise(libc::SIGURG);
+        let moment = Duration::from_millis(1);
+        let slept = take_epoll_events(set.as_fd().as_raw_fd(), moment, Some(&held));
+        assert!(slept.unwrap().is_empty());
+        fd.signal();
+        let found = take_epoll_events(set.as_fd().as_raw_fd(), moment, Some(&held));
+        assert_eq!(found.unwrap(), [(0, libc::EPOLLIN.cast_unsigned())]);
     }
 }
