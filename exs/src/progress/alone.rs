@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::leader::LONG_TICK;
+use super::ticks::LONG_TICK;
 
 /// The background thread's questions about its shard.
 pub(super) struct Ticks<'a> {

@@ -9,12 +9,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::alone::Ticks;
-use super::companions::{self, Companions};
+use super::companions;
 use super::context::Context;
 use super::engine::{Parcel, SockId, Watch};
 use super::lead::Lead;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
+use super::sentry::{AfterSleep, Duty};
 use super::shards::{self, Shard};
 use crate::sys::{note_calls, yield_now};
 
@@ -52,7 +53,7 @@ impl Context {
     /// True if the background thread leads, and keeps the lead because the program relies on
     /// descriptors.
     pub(super) fn is_served(&self) -> bool {
-        self.reliance.polls() && matches!(self.lead.lead(), Lead::Background { .. })
+        self.reliance.polls() && matches!(self.lead.lead(), Lead::Background { .. } | Lead::Sentry)
     }
 
     /// The program relies on descriptors: the background thread leads whenever no other does.
@@ -141,8 +142,9 @@ impl Context {
         // Makes the thread's counter of system calls now. Later, this would take a lock of the
         // process while other threads move data.
         note_calls(0);
+        let mut parks = false;
         loop {
-            let mut reactor = self.lead.background_wait(&Ticks {
+            let ticks = Ticks {
                 at_work: &|| self.at_work(),
                 armed: &|| self.is_armed(),
                 arm: &|| self.arm_for_sleeper(),
@@ -150,33 +152,42 @@ impl Context {
                 polls: &|| self.reliance.polls(),
                 keeps: &|| self.keeps_news(),
                 ticked: &|| self.tick(),
-            });
-            self.show_kept(true);
-            // No thread of the program rang the doorbell, so this thread does.
-            self.lock().plain.note_needless_batch();
-            loop {
-                while self.posters.load(Ordering::Relaxed) > 0 {
-                    yield_now();
+            };
+            let slept = match self.lead.background_wait(&ticks, parks) {
+                Duty::Lead(reactor) => {
+                    self.show_kept(true);
+                    // No thread of the program rang the doorbell, so this thread does.
+                    self.lock().plain.note_needless_batch();
+                    AfterSleep::Leads(reactor)
                 }
-                let turn = self.turn(Some(&mut reactor), false, None);
-                if self.lead.must_leave() {
-                    break;
-                }
-                let slept = if turn.more {
-                    reactor.poll(Some(Duration::ZERO))
-                } else {
-                    let must_leave = || self.lead.must_leave();
-                    let alone = &mut Companions::default();
-                    self.sleep_until(None, None, &mut reactor, alone, must_leave)
-                };
-                if let Err(e) = slept
-                    && e.kind() != std::io::ErrorKind::Interrupted
-                {
-                    crate::trace::warn!("the reactor failed: {e}");
-                }
+                Duty::SleepBelow => self.sleep_below(),
+            };
+            parks = self.lead_in_background(slept);
+        }
+    }
+
+    /// The background thread leads until it must leave the lead, or until another thread has taken it.
+    /// Returns true if the thread parks then.
+    fn lead_in_background(&self, mut slept: AfterSleep) -> bool {
+        loop {
+            let mut reactor = match slept {
+                AfterSleep::Leads(reactor) => reactor,
+                AfterSleep::Looks => return false,
+                AfterSleep::Parks => return true,
+            };
+            while self.posters.load(Ordering::Relaxed) > 0 {
+                yield_now();
             }
-            self.lead.background_leave(reactor);
-            self.call_sleeper();
+            let turn = self.turn(Some(&mut reactor), false, None);
+            if self.lead.must_leave() {
+                self.lead.background_leave(reactor);
+                self.call_sleeper();
+                return false;
+            }
+            slept = match turn.more {
+                true => AfterSleep::Leads(self.ask_kernel(reactor)),
+                false => self.sleep_as_sentry(reactor),
+            };
         }
     }
 

@@ -88,6 +88,11 @@ impl Companions {
         Companions(companions(own).into_iter().map(join).collect())
     }
 
+    /// Leaves the shards that the thread leads.
+    pub(super) fn leave(&mut self) {
+        self.0.iter_mut().for_each(Companion::leave);
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -329,13 +329,15 @@ impl Context {
     fn due_news(&self, engine: &mut Engine) -> Vec<Arc<dyn Watch>> {
         let signalled = engine.delivery.take_signalled();
         // A background thread that was asked to leave the lead leaves the changes to the thread that came.
-        let background =
-            matches!(self.lead.lead(), Lead::Background { .. }) && !self.lead.must_leave();
+        let lead = self.lead.lead();
+        let background = matches!(lead, Lead::Background { .. }) && !lead.must_leave();
         if background && (signalled || engine.delivery.has_news()) {
             // No thread has fetched the event within a tick, or the program polls anyway.
             self.rely();
         }
-        let due = match engine.delivery.has_news() && (background || self.reliance.polls()) {
+        // No thread looks after changes while the background thread sleeps.
+        let shows = background || lead == Lead::Sentry || self.reliance.polls();
+        let due = match engine.delivery.has_news() && shows {
             true => engine.take_news(false),
             false => Vec::new(),
         };
@@ -355,6 +357,7 @@ impl Context {
         // A thread that only passes by does not come back before it returns to the program.
         let ringing = if reactor.is_some() { Ringing::InTurn } else { Ringing::AtOnce };
         if let Some(r) = reactor {
+            self.lead.findings.fetch(&mut r.ready);
             let finds = self.attention.take_finds();
             r.unseen = r.unseen.saturating_add(finds).saturating_add(1);
             for (token, ready) in r.ready.drain(..) {

@@ -120,10 +120,10 @@ impl Drive {
     }
 
     /// What has become ready in the reactor, for a thread that does not have the reactor. The thread that
-    /// has it does not learn that any more.
-    pub(super) fn take_ready(&self) -> Vec<(usize, Ready)> {
+    /// has it does not learn that any more. Sleeps for `timeout` at most until there is something.
+    pub(super) fn take_ready(&self, timeout: Duration) -> Vec<(usize, Ready)> {
         // The kernel's error comes again if it lasts.
-        reactor::take_ready(self.reactor, Duration::ZERO, None).unwrap_or_default().ready
+        reactor::take_ready(self.reactor, timeout, None).unwrap_or_default().ready
     }
 
     /// A queue whose descriptor drove the shard is gone.

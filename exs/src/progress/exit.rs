@@ -194,7 +194,7 @@ impl Context {
     /// Runs the engine, though another thread has the reactor. If that is the exiting thread, whose sleep
     /// there a signal handler has interrupted, no other thread learns what has become ready.
     fn turn_beside_leader(&self) {
-        let found = self.drive.take_ready();
+        let found = self.drive.take_ready(Duration::ZERO);
         let mut engine = self.lock();
         found.into_iter().for_each(|(token, ready)| engine.handle_ready(token, ready));
         drop(engine);

@@ -15,6 +15,11 @@
 //! Background  -Wait, Visit----------------> Background    asked to leave
 //! Background  -Unfollow-------------------> Background    no longer asked, if no thread follows
 //! Background  -Leave----------------------> Free          or Promised, if a thread asked or follows
+//! Background  -Doze-----------------------> Sentry        unless it was asked to leave
+//! Sentry      -Wait-----------------------> Application   it takes the lead from the sleeper
+//! Sentry      -Visit----------------------> Background    asked to leave
+//! Sentry      -Woke-----------------------> Background
+//! Application -GiveBack-------------------> Sentry        the background thread still sleeps
 //! Companion   as Background
 //! ```
 //!
@@ -23,6 +28,9 @@
 //! woken by the background thread or the companion that leaves, or by the background thread when no
 //! thread has led for a tick. So while a thread follows, either a thread leads, or a thread is on
 //! its way to the lead, or the background thread is about to look.
+//!
+//! The background thread may sleep in the reactor in any state but that of its own turns. It then
+//! leads if it wakes in the state `Sentry`. In any other state it leaves what it has found to the leader.
 
 /// The thread that has the lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +52,8 @@ pub(super) enum Lead {
         /// A thread of the program wants the lead.
         asked: bool,
     },
+    /// No thread. The background thread sleeps in the reactor, and leads as soon as it wakes.
+    Sentry,
 }
 
 /// What happens to the lead.
@@ -63,6 +73,12 @@ pub(super) enum LeadEvent {
     Call,
     /// The leader leaves.
     Leave,
+    /// The leader leaves the lead to the background thread, which sleeps in the reactor.
+    GiveBack,
+    /// The background thread, which leads, is about to sleep in the reactor.
+    Doze,
+    /// The background thread has slept in the reactor, and something has woken it.
+    Woke,
     /// A thread that followed has its events, or no time left.
     Unfollow,
     /// The thread to which the lead was promised has had its time.
@@ -93,6 +109,7 @@ impl Lead {
             Lead::Application => 2,
             Lead::Background { asked } => 4 + u8::from(asked),
             Lead::Companion { asked } => 6 + u8::from(asked),
+            Lead::Sentry => 8,
         }
     }
 
@@ -104,11 +121,12 @@ impl Lead {
             1 => Lead::Promised,
             2 | 3 => Lead::Application,
             4 | 5 => Lead::Background { asked },
-            _ => Lead::Companion { asked },
+            6 | 7 => Lead::Companion { asked },
+            _ => Lead::Sentry,
         }
     }
 
-    /// True if no thread leads.
+    /// True if no thread leads, and none sleeps in the reactor to lead when something comes.
     pub(super) fn is_free(self) -> bool {
         matches!(self, Lead::Free | Lead::Promised)
     }
@@ -121,12 +139,24 @@ impl Lead {
     /// The next state, and what the thread must do. `follow`: threads follow; of a thread that waits
     /// itself, other threads. None: the event cannot happen in this state.
     pub(super) fn next(self, event: LeadEvent, follow: bool) -> Option<(Lead, LeadAnswer)> {
-        use Lead::{Application, Background, Companion, Free, Promised};
+        use Lead::{Application, Background, Companion, Free, Promised, Sentry};
         use LeadAnswer::{Ask, Done, Refuse, Take, WakeFollower};
         use LeadEvent::{
-            Accompany, Call, Lapse, Leave, Unfollow, Visit, VisitPolitely, Wait, Watch,
+            Accompany, Call, Doze, GiveBack, Lapse, Leave, Unfollow, Visit, VisitPolitely, Wait,
+            Watch, Woke,
         };
         Some(match (self, event) {
+            (Sentry, Wait) => (Application, Take),
+            (Sentry, Visit) => (Background { asked: true }, Ask),
+            (Sentry, VisitPolitely | Accompany) => (self, Refuse),
+            (Sentry, Woke) => (Background { asked: false }, Take),
+            (Sentry, Unfollow | Lapse) => (self, Done),
+            // The background thread sleeps, and no other thread has the reactor.
+            (Sentry, Watch | Call | Leave | GiveBack | Doze) => return None,
+            (Application, GiveBack) if !follow => (Sentry, Done),
+            (Background { asked: false }, Doze) => (Sentry, Done),
+            (Background { .. }, Woke) => (self, Take),
+            (_, GiveBack | Doze | Woke) => (self, Refuse),
             (Free | Promised, Wait | Visit | VisitPolitely) => (Application, Take),
             (Free, Accompany) if !follow => (Companion { asked: false }, Take),
             (Free, Watch) if !follow => (Background { asked: false }, Take),
@@ -156,7 +186,7 @@ mod model;
 mod tests {
     use super::*;
 
-    const LEADS: [Lead; 7] = [
+    const LEADS: [Lead; 8] = [
         Lead::Free,
         Lead::Promised,
         Lead::Application,
@@ -164,8 +194,9 @@ mod tests {
         Lead::Background { asked: true },
         Lead::Companion { asked: false },
         Lead::Companion { asked: true },
+        Lead::Sentry,
     ];
-    const EVENTS: [LeadEvent; 9] = [
+    const EVENTS: [LeadEvent; 12] = [
         LeadEvent::Wait,
         LeadEvent::Visit,
         LeadEvent::VisitPolitely,
@@ -175,6 +206,9 @@ mod tests {
         LeadEvent::Leave,
         LeadEvent::Unfollow,
         LeadEvent::Lapse,
+        LeadEvent::GiveBack,
+        LeadEvent::Doze,
+        LeadEvent::Woke,
     ];
 
     fn short(lead: Lead) -> &'static str {
@@ -186,6 +220,7 @@ mod tests {
             Lead::Background { asked: true } => "back?",
             Lead::Companion { asked: false } => "comp",
             Lead::Companion { asked: true } => "comp?",
+            Lead::Sentry => "sentry",
         }
     }
 
@@ -206,28 +241,36 @@ mod tests {
     fn every_state_answers_every_event() {
         let rows = |follow| LEADS.map(|lead| row(lead, follow));
         let take = "Take:app Take:app Take:app";
+        let sentry = "Take:app Ask:back? = = never never never Done:sentry Done:sentry never never \
+                      Take:back";
         assert_eq!(
             rows(false),
             [
-                format!("{take} Take:comp Take:back = never Done:free Done:free"),
-                format!("{take} = = = never Done:promised Done:free"),
-                "= = = = = = Done:free Done:app Done:app".to_owned(),
-                "Ask:back? Ask:back? = = = = Done:free Done:back Done:back".to_owned(),
-                "= = = = = = Done:promised Done:back Done:back?".to_owned(),
-                "Ask:comp? Ask:comp? = = = = Done:free Done:comp Done:comp".to_owned(),
-                "= = = = = = Done:promised Done:comp Done:comp?".to_owned(),
+                format!("{take} Take:comp Take:back = never Done:free Done:free = = ="),
+                format!("{take} = = = never Done:promised Done:free = = ="),
+                "= = = = = = Done:free Done:app Done:app Done:sentry = =".to_owned(),
+                "Ask:back? Ask:back? = = = = Done:free Done:back Done:back = Done:sentry Take:back"
+                    .to_owned(),
+                "= = = = = = Done:promised Done:back Done:back? = = Take:back?".to_owned(),
+                "Ask:comp? Ask:comp? = = = = Done:free Done:comp Done:comp = = =".to_owned(),
+                "= = = = = = Done:promised Done:comp Done:comp? = = =".to_owned(),
+                sentry.to_owned(),
             ]
         );
         assert_eq!(
             rows(true),
             [
-                format!("{take} = = WakeFollower:promised never Done:free Done:free"),
-                format!("{take} = = = never Done:promised Done:free"),
-                "= = = = = = Done:free Done:app Done:app".to_owned(),
-                "Ask:back? Ask:back? = = = = WakeFollower:promised Done:back Done:back".to_owned(),
-                "= = = = = = WakeFollower:promised Done:back? Done:back?".to_owned(),
-                "Ask:comp? Ask:comp? = = = = WakeFollower:promised Done:comp Done:comp".to_owned(),
-                "= = = = = = WakeFollower:promised Done:comp? Done:comp?".to_owned(),
+                format!("{take} = = WakeFollower:promised never Done:free Done:free = = ="),
+                format!("{take} = = = never Done:promised Done:free = = ="),
+                "= = = = = = Done:free Done:app Done:app = = =".to_owned(),
+                "Ask:back? Ask:back? = = = = WakeFollower:promised Done:back Done:back = \
+                 Done:sentry Take:back"
+                    .to_owned(),
+                "= = = = = = WakeFollower:promised Done:back? Done:back? = = Take:back?".to_owned(),
+                "Ask:comp? Ask:comp? = = = = WakeFollower:promised Done:comp Done:comp = = ="
+                    .to_owned(),
+                "= = = = = = WakeFollower:promised Done:comp? Done:comp? = = =".to_owned(),
+                sentry.to_owned(),
             ]
         );
     }

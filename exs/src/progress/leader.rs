@@ -16,12 +16,12 @@
 //!    good, wakes the first follower, and sleeps on its eventfd (see `Context::wait`). So the
 //!    thread that has the traffic leads, and no event is handed from thread to thread.
 //! 5. A thread that waits in another shard may lead here as a companion (`companions`), while no
-//!    other thread leads. It leaves the lead to any thread that asks for it, as the background
-//!    thread does.
+//!    other thread leads. It leaves the lead to any thread that asks for it.
+//! 6. While the background thread sleeps in the reactor, a thread that waits takes the lead without
+//!    waking it. A thread that comes rarely gives the lead back when it leaves (`sentry`).
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,48 +29,36 @@ use super::alone::{Alone, Ticks};
 use super::lead::{Lead, LeadAnswer, LeadEvent};
 use super::reactor::Reactor;
 use super::reactor_bell::ReactorBell;
+use super::sentry::{Duty, FAR, Findings, Sleeper, TakenLead};
 use super::shards::Shard;
-use super::waiter::Waiter;
+use super::ticks::{AfterLook, Lookout};
+use super::waiter::{Followers, Waiter};
+use crate::rnic::Ready;
+use crate::time::Time;
 
-/// The time without a leader after which the background thread leads.
-const TICK: Duration = Duration::from_millis(1);
-/// The tick if threads of the program have led in each of the last ticks. They will most likely
-/// come back, and to look after them costs time. With many connections, to handle the events of a
-/// turn can take milliseconds. Two threads that both lead would take the engine and the data from
-/// each other.
-pub(super) const LONG_TICK: Duration = Duration::from_millis(10);
 /// A thread of the program that wants the lead back within this time had not gone away.
 const SOON: Duration = Duration::from_millis(5);
-/// Ticks become long after this many ticks in a row in which threads of the program led. After this
-/// many ticks in a row with the same leader, the background thread sleeps until another thread
-/// wakes it.
-const STEADY: u32 = 4;
-/// The tick while threads follow. Their events would wait that long.
-const SHORT_TICK: Duration = Duration::from_micros(250);
-/// Ticks in a row in which a thread of the program may be at work instead of leading. Some devices
-/// move the data in the posting call, which takes milliseconds. A leader would wait for the
-/// engine's lock meanwhile.
-const AT_WORK: u32 = 4;
 
 struct LeadState {
     lead: Lead,
     /// None while a thread leads.
     reactor: Option<Reactor>,
-    followers: VecDeque<Arc<Waiter>>,
-    /// The background thread sleeps until another thread wakes it.
-    parked: bool,
+    followers: Followers,
     /// Counts the leads that have ended.
     turns: u64,
     /// When the background thread took the lead. None: it does not lead.
     background_since: Option<Instant>,
     /// The last lead of the background thread ended within [`SOON`].
     hasty: bool,
+    sleeper: Sleeper,
 }
 
 impl LeadState {
-    /// True if a thread follows that is not `but`.
-    fn has_followers(&self, but: Option<&Arc<Waiter>>) -> bool {
-        self.followers.iter().any(|w| but.is_none_or(|but| !Arc::ptr_eq(w, but)))
+    /// The lead of the background thread ends now, if it leads.
+    fn end_background_lead(&mut self) {
+        if let Some(since) = self.background_since.take() {
+            self.hasty = since.elapsed() < SOON;
+        }
     }
 }
 
@@ -81,6 +69,12 @@ pub(super) struct Leadership {
     background: Condvar,
     /// The state of the lead, for threads without the lock.
     lead: AtomicU8,
+    /// The background thread sleeps in the reactor. It changes under the lock.
+    sleeps_below: AtomicBool,
+    /// What the background thread has found in the reactor, for the leader.
+    pub(super) findings: Findings,
+    /// The background thread sleeps until another thread wakes it. It changes under the lock.
+    parked: AtomicBool,
     /// Ends the sleep of the thread in the reactor.
     pub(super) bell: ReactorBell,
 }
@@ -91,17 +85,20 @@ impl Leadership {
         let state = LeadState {
             lead: Lead::Free,
             reactor: Some(reactor),
-            followers: VecDeque::new(),
-            parked: false,
+            followers: Followers::default(),
             turns: 0,
             background_since: None,
             hasty: false,
+            sleeper: Sleeper::default(),
         };
         Ok(Leadership {
             shard,
             state: Mutex::new(state),
             background: Condvar::new(),
             lead: AtomicU8::new(Lead::Free.to_bits()),
+            sleeps_below: AtomicBool::new(false),
+            findings: Findings::default(),
+            parked: AtomicBool::new(false),
             bell,
         })
     }
@@ -124,13 +121,13 @@ impl Leadership {
         event: LeadEvent,
         me: Option<&Arc<Waiter>>,
     ) -> (LeadAnswer, Option<Arc<Waiter>>) {
-        let next = st.lead.next(event, st.has_followers(me));
+        let next = st.lead.next(event, st.followers.has_other_than(me));
         debug_assert!(next.is_some(), "{event:?} in {:?}", st.lead);
         let (lead, answer) = next.unwrap_or((st.lead, LeadAnswer::Refuse));
         st.lead = lead;
         self.lead.store(lead.to_bits(), Ordering::SeqCst);
         let woken = match answer {
-            LeadAnswer::WakeFollower => st.followers.pop_front(),
+            LeadAnswer::WakeFollower => st.followers.take_first(),
             _ => None,
         };
         (answer, woken)
@@ -153,21 +150,28 @@ impl Leadership {
         !leads && at == self.shard
     }
 
-    /// Rule 1: takes the lead, or makes the thread a follower. None: the thread follows.
-    pub(super) fn lead_or_follow(&self, waiter: &Arc<Waiter>) -> Option<Reactor> {
+    /// Rules 1 and 6: takes the lead, or makes the thread a follower. None: the thread follows. `alone`:
+    /// the thread will sleep in the reactor of this shard only.
+    pub(super) fn lead_or_follow(&self, waiter: &Arc<Waiter>, alone: bool) -> Option<TakenLead> {
         let mut st = self.lock();
+        // A sleep in several reactors would not keep the background thread from waking.
+        let asks = !alone && st.lead == Lead::Sentry;
+        if asks {
+            self.pass(&mut st, LeadEvent::Visit, None);
+        }
+        let from_sleeper = st.lead == Lead::Sentry;
         let (answer, _) = self.pass(&mut st, LeadEvent::Wait, Some(waiter));
         if answer == LeadAnswer::Take {
+            st.end_background_lead();
             waiter.leading.store(true, Ordering::SeqCst);
-            return st.reactor.take();
+            return st.reactor.take().map(|reactor| TakenLead { reactor, from_sleeper });
         }
-        if !st.followers.iter().any(|w| Arc::ptr_eq(w, waiter)) {
-            st.followers.push_back(Arc::clone(waiter));
+        if st.followers.add(waiter) {
             // The background thread ticks faster from now on.
             self.background.notify_one();
         }
         drop(st);
-        if answer == LeadAnswer::Ask {
+        if asks || answer == LeadAnswer::Ask {
             self.wake();
         }
         None
@@ -235,24 +239,135 @@ impl Leadership {
         polls: bool,
     ) {
         st.turns += 1;
-        st.reactor = Some(reactor);
-        let calls = st.parked || polls && st.lead == Lead::Free;
-        st.parked &= !calls;
+        self.keep(&mut st, reactor);
+        let calls = self.unpark() || polls && st.lead == Lead::Free;
+        let sleeps_below = st.sleeper.is_asleep();
         drop(st);
         if calls {
             self.background.notify_one();
+        }
+        if sleeps_below {
+            // It looks after the lead from now on. A thread that takes this wake-up from the reactor
+            // leads, and comes here when it leaves.
+            self.wake();
         }
         if let Some(next) = next {
             next.fd.signal();
         }
     }
 
+    /// Keeps the reactor while no thread is awake that leads.
+    fn keep(&self, st: &mut LeadState, mut reactor: Reactor) {
+        self.findings.fetch(&mut reactor.ready);
+        st.reactor = Some(reactor);
+    }
+
+    /// Rule 6: the background thread, which leads, is about to sleep in the reactor, until `until` at
+    /// most. Returns the reactor if the thread must leave the lead instead.
+    pub(super) fn begin_sentry(&self, reactor: Reactor, until: Time) -> Option<Reactor> {
+        let mut st = self.lock();
+        if self.pass(&mut st, LeadEvent::Doze, None).0 != LeadAnswer::Done {
+            return Some(reactor);
+        }
+        self.keep(&mut st, reactor);
+        st.sleeper.until = Some(until);
+        self.sleeps_below.store(true, Ordering::SeqCst);
+        None
+    }
+
+    /// The background thread is about to sleep in the reactor below a thread of the program that leads.
+    /// False: there is no such thread.
+    pub(super) fn sleep_below(&self) -> bool {
+        let mut st = self.lock();
+        let leads = st.lead == Lead::Application;
+        st.sleeper.until = leads.then_some(FAR);
+        self.sleeps_below.store(leads, Ordering::SeqCst);
+        leads
+    }
+
+    /// The background thread has slept in the reactor, and has found this. Returns the reactor if the
+    /// thread leads. If not, the leader gets what was found. If that thread sleeps, the caller must wake it.
+    pub(super) fn woke(&self, found: Vec<(usize, Ready)>) -> Option<Reactor> {
+        let mut st = self.lock();
+        st.sleeper.until = None;
+        self.sleeps_below.store(false, Ordering::SeqCst);
+        match &mut st.reactor {
+            Some(reactor) => reactor.ready.extend(found),
+            None => self.findings.leave(found),
+        }
+        let (answer, _) = self.pass(&mut st, LeadEvent::Woke, None);
+        if answer == LeadAnswer::Take { st.reactor.take() } else { None }
+    }
+
+    /// True if the background thread sleeps in the reactor.
+    pub(super) fn has_sleeper(&self) -> bool {
+        self.sleeps_below.load(Ordering::SeqCst)
+    }
+
+    /// True if the background thread waits until the leader calls it.
+    #[inline]
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
+    }
+
+    /// The leader calls the background thread, if it is parked, to sleep in the reactor below it.
+    #[cold]
+    pub(super) fn call_sleeper_below(&self) {
+        let mut st = self.lock();
+        if self.unpark() {
+            st.sleeper.called = true;
+            drop(st);
+            self.background.notify_one();
+        }
+    }
+
+    /// Parks the background thread until a leader calls it.
+    fn park<'a>(&'a self, st: MutexGuard<'a, LeadState>) -> MutexGuard<'a, LeadState> {
+        self.parked.store(true, Ordering::Relaxed);
+        self.background.wait(st).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if the background thread was parked. The caller must wake it.
+    fn unpark(&self) -> bool {
+        self.parked.swap(false, Ordering::Relaxed)
+    }
+
+    /// True if a thread that leaves the lead now should give it back to the background thread: that
+    /// thread sleeps in the reactor, and few leads have ended in the last milliseconds.
+    pub(super) fn should_give_back(&self, now: Time) -> bool {
+        self.has_sleeper() && self.lock().sleeper.given.may(now)
+    }
+
+    /// Rule 6: a thread of the program gives the lead back to the background thread, whose sleep it has
+    /// announced, until `next` at most. Returns the reactor if the background thread is awake by now,
+    /// or if threads follow.
+    pub(super) fn give_back(
+        &self,
+        reactor: Reactor,
+        waiter: &Waiter,
+        next: Time,
+    ) -> Option<Reactor> {
+        let mut st = self.lock();
+        let Some(until) = st.sleeper.until else { return Some(reactor) };
+        if self.pass(&mut st, LeadEvent::GiveBack, None).0 != LeadAnswer::Done {
+            return Some(reactor);
+        }
+        waiter.leading.store(false, Ordering::SeqCst);
+        st.turns += 1;
+        st.background_since = Some(Instant::now());
+        self.keep(&mut st, reactor);
+        let found = st.reactor.as_ref().is_some_and(|reactor| !reactor.ready.is_empty());
+        drop(st);
+        if found || next < until {
+            self.wake();
+        }
+        None
+    }
+
     /// Takes a thread from the list of followers.
     pub(super) fn unfollow(&self, waiter: &Arc<Waiter>) {
         let mut st = self.lock();
-        let before = st.followers.len();
-        st.followers.retain(|w| !Arc::ptr_eq(w, waiter));
-        if st.followers.len() < before {
+        if st.followers.remove(waiter) {
             self.pass(&mut st, LeadEvent::Unfollow, None);
         }
     }
@@ -271,13 +386,19 @@ impl Leadership {
         st.reactor.take()
     }
 
-    /// Rule 3: the background thread sleeps until it must lead. Returns the reactor.
-    pub(super) fn background_wait(&self, ticks: &Ticks<'_>) -> Reactor {
+    /// Rule 3: the background thread sleeps until it must lead, or until a leader calls it to sleep
+    /// below. `parks`: the leader sleeps.
+    pub(super) fn background_wait(&self, ticks: &Ticks<'_>, parks: bool) -> Duty {
         let mut st = self.lock();
-        let (mut seen, mut busy, mut still) = (None, if st.hasty { STEADY } else { 0 }, 0);
-        let mut left_alone = 0;
+        if parks && st.lead == Lead::Application {
+            st = self.park(st);
+        }
+        let mut lookout = Lookout::new(st.hasty);
         let mut alone = Alone::default();
         loop {
+            if std::mem::take(&mut st.sleeper.called) && st.lead == Lead::Application {
+                return Duty::SleepBelow;
+            }
             // A program that waits for descriptors of sockets does not come when the descriptor of
             // a queue is readable.
             if st.reactor.is_some()
@@ -288,7 +409,7 @@ impl Leadership {
                 if alone.is_over((ticks.ready)().then_some(st.turns))
                     && let Some(reactor) = self.lead_in_background(&mut st)
                 {
-                    return reactor;
+                    return Duty::Lead(reactor);
                 }
                 st = self.wait_tick(st, alone.tick(), ticks);
                 continue;
@@ -299,37 +420,25 @@ impl Leadership {
                 && st.lead.is_free()
                 && let Some(reactor) = self.lead_in_background(&mut st)
             {
-                return reactor;
+                return Duty::Lead(reactor);
             }
-            let unled = seen == Some(st.turns);
-            let works = unled && st.reactor.is_some() && left_alone < AT_WORK && (ticks.at_work)();
-            left_alone = if works { left_alone + 1 } else { 0 };
-            let quiet = unled && !works;
-            seen = Some(st.turns);
-            let led = quiet && st.reactor.is_none();
-            (busy, still) = (if quiet { 0 } else { busy + 1 }, if led { still + 1 } else { 0 });
-            if still >= STEADY && !(ticks.keeps)() {
-                // The leader sleeps, so this thread can sleep until the leader wakes it. After
-                // fewer ticks this would not pay: a leader that comes and goes would wake this
-                // thread each time, with a system call and a switch of threads.
-                st.parked = true;
-                st = self.background.wait(st).unwrap_or_else(PoisonError::into_inner);
-                (seen, still) = (None, 0);
-                continue;
-            }
-            if quiet && !led {
-                // If that thread no longer wants the lead, the next tick asks another thread.
-                let (reactor, locked) = self.have_it_led(st, ticks);
-                if let Some(reactor) = reactor {
-                    return reactor;
+            match lookout.look(st.turns, st.reactor.is_none(), ticks.at_work) {
+                AfterLook::Park if !(ticks.keeps)() => {
+                    st = self.park(st);
+                    lookout.begin_anew();
+                    continue;
                 }
-                st = locked;
+                AfterLook::Call => {
+                    // If that thread no longer wants the lead, the next tick asks another thread.
+                    let (reactor, locked) = self.have_it_led(st, ticks);
+                    if let Some(reactor) = reactor {
+                        return Duty::Lead(reactor);
+                    }
+                    st = locked;
+                }
+                AfterLook::Park | AfterLook::Wait => {}
             }
-            let tick = match (st.followers.is_empty(), busy > STEADY || led) {
-                (false, _) => SHORT_TICK,
-                (true, false) => TICK,
-                (true, true) => LONG_TICK,
-            };
+            let tick = lookout.tick(!st.followers.is_empty());
             st = self.wait_tick(st, tick, ticks);
         }
     }
@@ -381,98 +490,11 @@ impl Leadership {
     pub(super) fn background_leave(&self, reactor: Reactor) {
         let mut st = self.lock();
         let (_, next) = self.pass(&mut st, LeadEvent::Leave, None);
-        st.hasty = st.background_since.take().is_some_and(|since| since.elapsed() < SOON);
+        st.end_background_lead();
         // `put_back` would wake this very thread, so `polls` is false.
         self.put_back(st, reactor, next, false);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ticks(at_work: &dyn Fn() -> bool) -> Ticks<'_> {
-        let no = &|| false;
-        Ticks { at_work, armed: no, arm: no, ready: no, polls: no, keeps: no, ticked: &|| {} }
-    }
-
-    fn lead() -> Leadership {
-        Leadership::new(Reactor::new().unwrap(), Shard::FIRST).unwrap()
-    }
-
-    #[test]
-    fn a_follower_is_handed_the_lead_when_the_leader_does_not_come_back() {
-        let lead = Arc::new(lead());
-        let (a, b) = (Waiter::new().unwrap(), Waiter::new().unwrap());
-        let r = lead.lead_or_follow(&a).expect("free");
-        assert_eq!(lead.lead(), Lead::Application);
-        assert!(lead.lead_or_follow(&b).is_none());
-        lead.leave(r, Some(&a), (false, false));
-        assert!(!b.fd.wait(Some(Duration::ZERO)).unwrap(), "the leader may come back");
-        let background = Arc::clone(&lead);
-        let thread = std::thread::spawn(move || background.background_wait(&ticks(&|| false)));
-        assert!(b.fd.wait(None).unwrap());
-        let r = match lead.lead_or_follow(&b) {
-            Some(r) => r,
-            // The background thread saw no leader for one more tick, and leads.
-            None => thread.join().unwrap(),
-        };
-        lead.leave(r, Some(&b), (false, false));
-    }
-
-    #[test]
-    fn a_waiter_that_leads_is_woken_in_the_reactor() {
-        let lead = lead();
-        let a = Waiter::new().unwrap();
-        let mut r = lead.lead_or_follow(&a).unwrap();
-        lead.wake_waiter(&a);
-        r.poll(None).unwrap();
-        assert!(r.ready.is_empty(), "the waker is no device");
-    }
-
-    #[test]
-    fn a_companion_leads_while_no_other_thread_wants_to() {
-        let lead = lead();
-        let r = lead.try_companion().expect("free");
-        assert_eq!(lead.lead(), Lead::Companion { asked: false });
-        assert!(!lead.must_leave() && lead.try_companion().is_none());
-        let a = Waiter::new().unwrap();
-        assert!(lead.lead_or_follow(&a).is_none());
-        assert!(lead.must_leave(), "a thread of this shard waits");
-        lead.leave_as_companion(r, false);
-        assert!(a.fd.wait(Some(Duration::ZERO)).unwrap(), "the follower is woken");
-        assert!(lead.try_companion().is_none(), "the lead is promised to the follower");
-        let r = lead.lead_or_follow(&a).expect("the follower leads");
-        lead.leave(r, Some(&a), (false, false));
-        let r = lead.try_companion().expect("free again");
-        assert!(lead.try_lead(false).is_none());
-        assert!(lead.must_leave(), "a thread that does not wait has asked for it");
-        lead.leave_as_companion(r, false);
-    }
-
-    #[test]
-    fn a_thread_at_work_is_left_alone_but_not_for_ever() {
-        let (lead, asked) = (lead(), std::cell::Cell::new(0));
-        let r = lead.background_wait(&ticks(&|| {
-            asked.set(asked.get() + 1);
-            true
-        }));
-        assert_eq!(asked.get(), AT_WORK);
-        lead.background_leave(r);
-    }
-
-    #[test]
-    fn the_background_thread_leads_while_no_other_does_and_leaves_when_asked() {
-        let lead = Arc::new(lead());
-        let r = lead.background_wait(&ticks(&|| false));
-        assert_eq!(lead.lead(), Lead::Background { asked: false });
-        assert!(!lead.must_leave());
-        assert!(lead.try_lead(true).is_none());
-        assert!(!lead.must_leave(), "polite");
-        let a = Waiter::new().unwrap();
-        assert!(lead.lead_or_follow(&a).is_none());
-        assert!(lead.must_leave());
-        lead.background_leave(r);
-        assert!(a.fd.wait(Some(Duration::ZERO)).unwrap());
-    }
-}
+mod tests;

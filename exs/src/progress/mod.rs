@@ -65,11 +65,13 @@ mod reliance;
 mod report;
 mod room;
 mod route;
+mod sentry;
 mod shards;
 mod spin;
 mod stats;
 #[cfg(feature = "tokio")]
 mod tasks;
+mod ticks;
 mod values;
 mod wait;
 mod waiter;

@@ -185,6 +185,7 @@ impl Context {
     fn wait_enlisted(&self, goal: &Goal<'_>) -> Result<bool, Error> {
         let Goal { queue, waiter, min, deadline, held } = *goal;
         let mut aside = false;
+        let mut companions = Companions::of_thread(self.shard());
         loop {
             if queue.len() >= min {
                 return Ok(true);
@@ -193,10 +194,14 @@ impl Context {
             if left == Some(Duration::ZERO) {
                 return Ok(false);
             }
-            if !aside && let Some(mut reactor) = self.lead.lead_or_follow(waiter) {
-                let led = self.lead_until(goal, &mut reactor);
-                let for_good = matches!(led, Ok(Led::StepAside));
-                self.lead.leave(reactor, Some(waiter), (for_good, self.reliance.polls()));
+            if !aside && let Some(taken) = self.lead.lead_or_follow(waiter, companions.is_empty()) {
+                let mut reactor = taken.reactor;
+                if taken.from_sleeper {
+                    self.end_sleep();
+                }
+                let led = self.lead_until(goal, &mut reactor, &mut companions);
+                companions.leave();
+                self.leave_lead(reactor, waiter, matches!(led, Ok(Led::StepAside)));
                 self.arm_early();
                 self.attention.note_lead(self.now());
                 match led? {
@@ -216,9 +221,13 @@ impl Context {
 
     /// Leads until the queue has its events, until the deadline, or until it turns out that the
     /// traffic belongs to other threads.
-    fn lead_until(&self, goal: &Goal<'_>, reactor: &mut Reactor) -> Result<Led, Error> {
+    fn lead_until(
+        &self,
+        goal: &Goal<'_>,
+        reactor: &mut Reactor,
+        companions: &mut Companions,
+    ) -> Result<Led, Error> {
         let mut foreign = 0;
-        let mut companions = Companions::of_thread(self.shard());
         if reactor.unseen.saturating_add(self.attention.finds()) >= ROUNDS_PER_POLL {
             reactor.poll(Some(Duration::ZERO)).map_err(|e| io_error("epoll_wait", &e))?;
         }
@@ -242,9 +251,9 @@ impl Context {
                 continue;
             }
             let took = cycles().saturating_sub(start);
-            match self.spin_for(goal, reactor, &mut companions, &mut foreign, took)? {
+            match self.spin_for(goal, reactor, companions, &mut foreign, took)? {
                 Some(led) => return Ok(led),
-                None => self.sleep(goal, reactor, &mut companions)?,
+                None => self.sleep(goal, reactor, companions)?,
             }
         }
     }
@@ -290,7 +299,7 @@ impl Context {
         done: impl Fn() -> bool,
     ) -> std::io::Result<()> {
         let mut timeout = companions.prepare_sleep(self.prepare_sleep(deadline));
-        if !reactor.ready.is_empty() || done() {
+        if !reactor.ready.is_empty() || self.lead.findings.has_any() || done() {
             timeout = Duration::ZERO;
         }
         if !timeout.is_zero() {
@@ -304,6 +313,9 @@ impl Context {
             false => companions.sleep(reactor, timeout, held),
         };
         self.end_sleep();
+        if companions.is_empty() {
+            self.note_slept();
+        }
         companions.end_sleep();
         slept
     }

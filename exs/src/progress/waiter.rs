@@ -1,5 +1,6 @@
 //! A thread that waits for events: where it sleeps, and how many events end its wait.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -49,6 +50,41 @@ impl Waiter {
     /// The shard in which the thread waits, or last waited.
     pub(super) fn shard(&self) -> Shard {
         Shard::at(self.at.load(Ordering::SeqCst))
+    }
+}
+
+/// The threads that follow in a shard, the first one first.
+#[derive(Default)]
+pub(super) struct Followers(VecDeque<Arc<Waiter>>);
+
+impl Followers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True if a thread follows that is not `but`.
+    pub(super) fn has_other_than(&self, but: Option<&Arc<Waiter>>) -> bool {
+        self.0.iter().any(|w| but.is_none_or(|but| !Arc::ptr_eq(w, but)))
+    }
+
+    /// Adds a thread as the last one. False: it follows already.
+    pub(super) fn add(&mut self, waiter: &Arc<Waiter>) -> bool {
+        let new = !self.0.iter().any(|w| Arc::ptr_eq(w, waiter));
+        if new {
+            self.0.push_back(Arc::clone(waiter));
+        }
+        new
+    }
+
+    /// False: the thread does not follow.
+    pub(super) fn remove(&mut self, waiter: &Arc<Waiter>) -> bool {
+        let before = self.0.len();
+        self.0.retain(|w| !Arc::ptr_eq(w, waiter));
+        self.0.len() < before
+    }
+
+    pub(super) fn take_first(&mut self) -> Option<Arc<Waiter>> {
+        self.0.pop_front()
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! A step is what a thread does in one hold of the lock of the lead, or a sleep that ends. The model
 //! checks each state that can be reached: a leader that must leave is awake or about to be woken,
-//! and from each state the steps that threads must take lead to the end of both waits.
+//! and from each state the steps that threads must take lead to the end of both waits. Where several
+//! threads sleep in the reactor, the kernel may wake any of them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -28,9 +29,10 @@ enum Waiter {
 enum Watcher {
     /// The background thread waits for a tick.
     Ticks,
-    /// It sleeps until a leader leaves.
+    /// It sleeps until a leader leaves, or calls it.
     Parked,
     Leads,
+    /// In the reactor, while any thread leads or none.
     Sleeps,
 }
 
@@ -47,6 +49,8 @@ enum Event {
     NotYet,
     /// The reactor is ready for it.
     Ready,
+    /// The background thread has found it, and has left it to the leader.
+    Found,
     /// It is in the queue of its thread.
     Delivered,
 }
@@ -102,9 +106,13 @@ impl World {
             }
             LeadAnswer::Take | LeadAnswer::Refuse | LeadAnswer::Done => {}
         }
-        // A thread that puts the reactor back unparks the background thread.
-        if event == LeadEvent::Leave && self.watcher == Watcher::Parked {
-            self.watcher = Watcher::Ticks;
+        // A thread that puts the reactor back wakes the background thread.
+        if event == LeadEvent::Leave {
+            match self.watcher {
+                Watcher::Parked => self.watcher = Watcher::Ticks,
+                Watcher::Sleeps => self.woken = true,
+                Watcher::Ticks | Watcher::Leads => {}
+            }
         }
         answer
     }
@@ -113,7 +121,7 @@ impl World {
     fn turn(&mut self, by: Option<usize>) {
         self.woken = false;
         for i in 0..WAITERS {
-            if self.events[i] == Event::Ready {
+            if matches!(self.events[i], Event::Ready | Event::Found) {
                 self.events[i] = Event::Delivered;
                 self.signalled[i] |= Some(i) != by;
             }
@@ -122,6 +130,23 @@ impl World {
 
     fn reactor_is_ready(&self) -> bool {
         self.woken || self.events.contains(&Event::Ready)
+    }
+
+    fn leader_sleeps(&self) -> bool {
+        self.waiters.contains(&Waiter::SleepsAsLeader) || self.companion == Companion::Sleeps
+    }
+
+    /// The same as a leader that leaves, but the lead goes back to the background thread.
+    fn give_back(&self, i: usize) -> Option<World> {
+        let mut w = self.clone();
+        w.turn(Some(i));
+        let sleeps = w.watcher == Watcher::Sleeps && w.waiters[i] == Waiter::Leads;
+        let done = w.events[i] == Event::Delivered;
+        if !sleeps || !done || w.pass(LeadEvent::GiveBack, None) != LeadAnswer::Done {
+            return None;
+        }
+        w.waiters[i] = Waiter::Done;
+        Some(w)
     }
 
     fn waiter(&self, i: usize) -> Option<World> {
@@ -172,14 +197,24 @@ impl World {
             }
             Watcher::Leads => {
                 w.turn(None);
-                w.watcher = Watcher::Sleeps;
-                if w.lead.must_leave() {
+                if w.pass(LeadEvent::Doze, None) == LeadAnswer::Done {
+                    w.watcher = Watcher::Sleeps;
+                } else {
                     w.pass(LeadEvent::Leave, None);
                     w.watcher = Watcher::Ticks;
                 }
             }
-            // It does not sleep if it must leave.
-            Watcher::Sleeps if w.reactor_is_ready() => w.watcher = Watcher::Leads,
+            Watcher::Sleeps if w.reactor_is_ready() => {
+                w.woken = false;
+                for event in w.events.iter_mut().filter(|event| **event == Event::Ready) {
+                    *event = Event::Found;
+                }
+                w.watcher = Watcher::Leads;
+                if w.pass(LeadEvent::Woke, None) != LeadAnswer::Take {
+                    w.watcher = Watcher::Ticks;
+                    w.woken = w.leader_sleeps();
+                }
+            }
             Watcher::Sleeps | Watcher::Parked => return None,
         }
         (w != *self).then_some(w)
@@ -219,6 +254,11 @@ impl World {
         if self.watcher == Watcher::Ticks && !self.lead.is_free() {
             add(&|w| w.watcher = Watcher::Parked);
         }
+        let parks = matches!(self.watcher, Watcher::Ticks | Watcher::Parked);
+        if parks && self.lead == Lead::Application {
+            // It is called, or goes on sleeping after it was woken.
+            add(&|w| w.watcher = Watcher::Sleeps);
+        }
         if self.companion == Companion::Away && self.visits_left > 0 {
             add(&|w| {
                 w.visits_left -= 1;
@@ -245,9 +285,16 @@ impl World {
 
     fn steps(&self) -> Vec<(Kind, World)> {
         let waiters = (0..WAITERS).filter_map(|i| self.waiter(i));
-        let must = waiters.chain(self.watcher()).chain(self.companion());
+        let backs = (0..WAITERS).filter_map(|i| self.give_back(i));
+        let must = waiters.chain(backs).chain(self.watcher()).chain(self.companion());
         let may = self.optional().into_iter().map(|w| (Kind::May, w));
         must.map(|w| (Kind::Must, w)).chain(may).collect()
+    }
+
+    /// True if the background thread sleeps in the reactor, and has the lead.
+    fn is_sentry(&self) -> bool {
+        let has = matches!(self.lead, Lead::Sentry | Lead::Background { .. });
+        self.watcher == Watcher::Sleeps && has
     }
 
     /// What holds in each state.
@@ -257,19 +304,24 @@ impl World {
             .iter()
             .filter(|w| matches!(w, Waiter::Leads | Waiter::SleepsAsLeader))
             .count()
-            + usize::from(matches!(self.watcher, Watcher::Leads | Watcher::Sleeps))
+            + usize::from(self.watcher == Watcher::Leads || self.is_sentry())
             + usize::from(self.companion != Companion::Away);
         assert_eq!(
             leaders,
             usize::from(!self.lead.is_free()),
             "one thread has the reactor: {self:?}"
         );
-        let sleeps = self.watcher == Watcher::Sleeps || self.companion == Companion::Sleeps;
+        let sleeps = self.is_sentry() || self.companion == Companion::Sleeps;
         assert!(!sleeps || !self.lead.must_leave() || self.woken, "asked, and asleep: {self:?}");
-        assert!(
-            self.watcher != Watcher::Parked || !self.lead.is_free(),
-            "no thread looks: {self:?}"
-        );
+        let looks = match self.watcher {
+            Watcher::Ticks | Watcher::Leads => true,
+            Watcher::Parked => !self.lead.is_free(),
+            Watcher::Sleeps => !self.lead.is_free() || self.woken,
+        };
+        assert!(looks, "no thread looks: {self:?}");
+        assert!(self.lead != Lead::Sentry || self.watcher == Watcher::Sleeps, "{self:?}");
+        let left = self.events.contains(&Event::Found) && self.leader_sleeps();
+        assert!(!left || self.woken, "the leader sleeps on: {self:?}");
         // The thread that leads leaves the lead to a thread that waits in this shard.
         let others = matches!(self.lead, Lead::Background { .. } | Lead::Companion { .. });
         assert!(!others || self.followers.is_empty() || self.lead.must_leave(), "{self:?}");
