@@ -91,6 +91,16 @@ fn loops_that_sleep_in_epoll() {
 }
 
 #[test]
+fn questions_now_and_then() {
+    let found = rows("rarely", &[]);
+    let wanted: Vec<_> = ["round trip, every 5 ms", "round trip, every 20 ms"]
+        .into_iter()
+        .flat_map(|shape| [over(&["tcp"], shape, "-"), over(&EXS, shape, "tcp")])
+        .collect();
+    assert_rows(found, &wanted);
+}
+
+#[test]
 fn many_connections() {
     let found = rows("many", &[]);
     let mut wanted = Vec::new();

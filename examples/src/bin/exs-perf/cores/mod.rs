@@ -10,6 +10,7 @@
 //! - `ask`: a thread asks a server in another process (`serve`) on one connection, or on many. Both
 //!   wait in epoll: for the descriptor of the event queue, or for those of the sockets (`loops`); on
 //!   one core, or on two (`placement`).
+//! - `rarely`: a thread asks a server in another process now and then, with calls that block.
 //! - many connections that carry a stream: the bandwidth test of exs-perf, with two threads.
 //! - `connects`: connections made, used and closed; one after the other, all at once, and with
 //!   several threads that accept.
@@ -26,6 +27,7 @@ mod own;
 mod pairs;
 mod placement;
 mod plan;
+mod rarely;
 mod report;
 pub(crate) mod sample;
 pub(crate) mod serve;

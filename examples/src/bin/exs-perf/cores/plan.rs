@@ -3,6 +3,8 @@
 //! A group has the subjects that are compared with each other. Its shapes run in turn, and again for each round, so
 //! that noise of the machine meets all of them.
 
+use std::time::Duration;
+
 use super::carrier::Carrier;
 use super::loops::Way;
 use super::placement::Placement;
@@ -11,6 +13,9 @@ use super::shape::Shape;
 
 /// Bytes in flight of the one connection that stands beside many.
 const IN_FLIGHT: usize = 256 << 20;
+
+/// Pauses between the questions of a thread that asks rarely.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(20)];
 
 /// How large the shapes are.
 #[derive(Clone, Debug)]
@@ -124,6 +129,7 @@ impl Scope {
         let mut groups: Vec<Group> = self.sizes.iter().map(|&size| self.own(size)).collect();
         groups.extend(self.pairs.iter().map(|&pairs| self.pairs(pairs)));
         groups.push(self.half_trip());
+        groups.push(self.rarely());
         groups.push(self.server());
         groups.push(self.many("many-64k", 64 << 10));
         groups.push(self.many("many-1m", 1 << 20));
@@ -197,6 +203,17 @@ impl Scope {
         let two = (self.cores > 1).then_some(Placement::Two);
         for placement in [Placement::Free, Placement::One].into_iter().chain(two) {
             self.ask(&mut group, 1, placement, |c| aim(c, Aim::Most(1.1), Aim::Most(0.9)));
+        }
+        group
+    }
+
+    fn rarely(&self) -> Group {
+        let mut group = Group::new("rarely");
+        for pause in PAUSES {
+            for &carrier in &self.carriers {
+                let subject = over(carrier, Shape::Rarely { pause });
+                group.row(subject, self.with_tcp(subject), None);
+            }
         }
         group
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::carrier::Carrier;
 use super::loops::Way;
 use super::placement::Placement;
-use super::{ask, connects, copies, memory, own, pairs};
+use super::{ask, connects, copies, memory, own, pairs, rarely};
 use crate::client;
 use crate::job::{Job, Test};
 
@@ -27,6 +27,8 @@ pub(super) enum Shape {
     Pairs { pairs: usize },
     /// One thread asks another process on each connection.
     Ask { way: Way, connections: u32, placement: Placement },
+    /// One thread asks another process, and pauses before each question.
+    Rarely { pause: Duration },
     /// A stream of messages to another process. Each process has this many threads and queues.
     Flow { connections: u32, depth: u32, threads: u32, size: usize },
     /// Connections one after the other.
@@ -89,6 +91,7 @@ impl Shape {
                 let rate = ask::measure(over()?, way, connections, placement, duration)?;
                 if connections == 1 { 1e6 / rate / 2.0 } else { rate }
             }
+            Shape::Rarely { pause } => rarely::measure(over()?, pause, duration)?,
             Shape::Flow { connections, depth, threads, size } => {
                 let job = Job {
                     way: over()?.into(),
@@ -114,7 +117,7 @@ impl Shape {
 
     pub(super) fn unit(self) -> Unit {
         match self {
-            Shape::Ask { connections: 1, .. } => Unit::Micros,
+            Shape::Ask { connections: 1, .. } | Shape::Rarely { .. } => Unit::Micros,
             Shape::IdleConnection { .. } | Shape::IdleQueue { .. } => Unit::Bytes,
             _ => Unit::PerSecond,
         }
@@ -153,6 +156,9 @@ impl fmt::Display for Shape {
             }
             Shape::Ask { way, connections, .. } => {
                 write!(f, "{connections} asked, epoll, {way}")
+            }
+            Shape::Rarely { pause } => {
+                write!(f, "round trip, every {} ms", pause.as_millis())
             }
             Shape::Flow { connections: 1, depth, size, .. } => {
                 write!(f, "1 connection, {depth} x {}", bytes(size))
