@@ -241,7 +241,7 @@ impl Leadership {
         st.turns += 1;
         self.keep(&mut st, reactor);
         let calls = self.unpark() || polls && st.lead == Lead::Free;
-        let sleeps_below = st.sleeper.is_asleep();
+        let sleeps_below = self.has_sleeper();
         drop(st);
         if calls {
             self.background.notify_one();

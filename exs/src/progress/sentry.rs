@@ -26,15 +26,13 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::reactor::Reactor;
+use super::wait::SLEEP_MAX;
 use super::waiter::Waiter;
 use crate::rnic::Ready;
 use crate::time::Time;
 
 /// The end of a sleep that another thread ends.
 pub(super) const FAR: Time = Time::from_nanos(u64::MAX);
-
-/// The longest sleep of one call.
-const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// The time in which some things are allowed a few times.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -58,12 +56,6 @@ pub(super) struct Sleeper {
 impl Default for Sleeper {
     fn default() -> Sleeper {
         Sleeper { until: None, called: false, given: Allowance::of(GIVEN) }
-    }
-}
-
-impl Sleeper {
-    pub(super) fn is_asleep(&self) -> bool {
-        self.until.is_some()
     }
 }
 
@@ -251,14 +243,12 @@ impl Context {
     /// Gives the lead back to the background thread. Returns the reactor if there is something to do.
     fn give_lead_back(&self, reactor: Reactor, waiter: &Waiter) -> Option<Reactor> {
         let left = self.prepare_sleep(None);
-        let busy = left.is_zero() || !reactor.ready.is_empty();
-        if !busy {
-            self.show_news(false);
+        if left.is_zero() || !reactor.ready.is_empty() {
+            self.end_sleep();
+            return Some(reactor);
         }
-        let kept = match busy {
-            true => Some(reactor),
-            false => self.lead.give_back(reactor, waiter, self.announced_sleep()),
-        };
+        self.show_news(false);
+        let kept = self.lead.give_back(reactor, waiter, self.announced_sleep());
         if kept.is_some() {
             self.end_sleep();
         }

@@ -18,7 +18,7 @@ use crate::sys::{HeldSignals, cycles};
 use crate::time::Time;
 
 /// The longest sleep in the reactor: mio takes milliseconds.
-const SLEEP_MAX: Duration = Duration::from_secs(3600);
+pub(super) const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// A leader steps aside after this many turns that served other threads, if its own events have not
 /// come.
