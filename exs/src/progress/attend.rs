@@ -244,7 +244,7 @@ impl Context {
         if engine.attendances().poll_memory(id).is_none() {
             return engine;
         }
-        let crowded = self.attention.is_crowded(self.clock.about());
+        let crowded = self.attention.crowding.is_crowded(self.clock.about());
         let Some(limit) = queue.pace().peek_attended(crowded) else { return engine };
         let until = self.clock.about() + limit;
         let found = loop {

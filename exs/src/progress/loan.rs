@@ -256,7 +256,7 @@ impl LoanCell {
         if !nothing(&loan) {
             return loan;
         }
-        let crowded = context.attention.is_crowded(context.clock.about());
+        let crowded = context.attention.crowding.is_crowded(context.clock.about());
         let limit = loan.as_ref().and_then(Loan::pace).and_then(|pace| pace.peek_attended(crowded));
         let Some(limit) = limit else { return loan };
         let until = context.clock.about() + limit;

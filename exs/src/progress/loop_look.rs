@@ -77,7 +77,7 @@ impl Context {
             SliceEnd::GoesOn => None,
             SliceEnd::WantsTurn => match self.lead_for(queue, min, true) {
                 Ok(LedFor::Found { asked }) => {
-                    queue.pace().note_find();
+                    self.note_spin_found(queue);
                     Some(Driven::Found { asked })
                 }
                 Ok(LedFor::Nothing(DriveTurn::Led)) => None,
@@ -109,13 +109,13 @@ impl Context {
             queue.pace().note_peek(peek, self.has_paid(&looks));
         }
         if looks.waited != Waited::TooFew {
-            queue.pace().note_find();
+            self.note_spin_found(queue);
             return SliceEnd::Found;
         }
         let Some(spin) = look.spin else { return SliceEnd::Over };
         let source = looks.source();
         let now = self.clock.about();
-        let crowded = self.attention.is_crowded(now) && !spin.is_endless();
+        let crowded = self.attention.crowding.is_crowded(now) && !spin.is_endless();
         let over = spin.is_over(now.since(begun), source == Some(AskedWhere::Memory));
         if crowded || over || source == Some(AskedWhere::Nowhere) {
             queue.pace().note_miss();

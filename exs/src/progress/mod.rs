@@ -34,6 +34,7 @@ pub(crate) mod busy;
 mod call;
 mod companions;
 mod context;
+mod crowding;
 mod devices;
 mod drive;
 #[cfg(all(test, feature = "tokio"))]

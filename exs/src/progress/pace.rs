@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::WaitPolicy;
+use super::crowding::Crowding;
 use crate::time::Time;
 
 /// How long an adaptive wait spins, where spinning has lately paid.
@@ -23,13 +24,6 @@ const AFTER_SHORT_SLEEP: u32 = MAX_SPIN_MISSES - 2;
 /// A sleep this short makes an adaptive queue spin again: two threads that wake each other take
 /// about as long, and would not if they spun.
 const SHORT_SLEEP: Duration = Duration::from_micros(150);
-/// A yield that takes this long has given the processor to a thread that computes. A thread that
-/// sleeps instead gets the processor back as soon as something comes for it.
-const LONG_YIELD: Duration = Duration::from_micros(100);
-/// How long adaptive waits then sleep at once. Each time that begins soon after another one is twice
-/// as long, up to 640 ms: on a busy machine a yield can cost a hundred round trips.
-const CROWD: Duration = Duration::from_millis(20);
-const MOST_DOUBLINGS: u32 = 5;
 
 /// Peeks without a find after which only each [`PROBE`]th wait peeks.
 const MAX_PEEK_MISSES: u32 = 4;
@@ -217,10 +211,7 @@ pub(super) struct Attention {
     peeks: AtomicBool,
     /// When, by the processor's counter, a thread that does not wait asks the kernel again.
     asks_at: AtomicU64,
-    /// Until then (ns) other programs want the processors.
-    crowded_until: AtomicU64,
-    /// How often the length of that time was doubled.
-    doublings: AtomicU32,
+    pub(super) crowding: Crowding,
 }
 
 impl Attention {
@@ -269,27 +260,6 @@ impl Attention {
     /// Such a thread has asked the kernel, and does so again at `next`.
     pub(super) fn note_question(&self, next: u64) {
         self.asks_at.store(next, Ordering::Relaxed);
-    }
-
-    /// A thread that spins has yielded the processor from `begun` until `now`. True if other programs
-    /// want it.
-    pub(super) fn note_yield(&self, begun: Time, now: Time) -> bool {
-        let long = now.since(begun) > LONG_YIELD;
-        if long {
-            let doublings = self.doublings.load(Ordering::Relaxed);
-            let ended = self.crowded_until.load(Ordering::Relaxed);
-            let soon = ended > 0 && now.since(Time::from_nanos(ended)) < CROWD * (1 << doublings);
-            let doublings = if soon { MOST_DOUBLINGS.min(doublings + 1) } else { 0 };
-            let length = CROWD * (1 << doublings);
-            self.doublings.store(doublings, Ordering::Relaxed);
-            self.crowded_until.store((now + length).as_nanos(), Ordering::Relaxed);
-        }
-        long
-    }
-
-    /// True if other programs want the processors.
-    pub(super) fn is_crowded(&self, now: Time) -> bool {
-        now.as_nanos() < self.crowded_until.load(Ordering::Relaxed)
     }
 }
 
@@ -382,35 +352,6 @@ mod tests {
         assert_eq!((busy.policy(), busy.spin(false)), (WaitPolicy::Notify, None));
         #[cfg(feature = "tokio")]
         assert_eq!(busy.peek_in_loop(PEEK), None);
-    }
-
-    #[test]
-    fn a_long_yield_makes_a_shard_crowded_for_a_while() {
-        let attention = Attention::default();
-        assert!(!attention.is_crowded(at(0)));
-        assert!(!attention.note_yield(at(10), at(110)) && !attention.is_crowded(at(110)));
-        assert!(attention.note_yield(at(110), at(211)));
-        assert!(attention.is_crowded(at(211)) && attention.is_crowded(at(20_210)));
-        assert!(!attention.is_crowded(at(20_211)));
-    }
-
-    #[test]
-    fn a_shard_that_is_crowded_again_and_again_is_crowded_for_longer() {
-        let attention = Attention::default();
-        let mut now = 1_000_000;
-        let mut crowded = |after: u64| {
-            now += after;
-            assert!(attention.note_yield(at(now - 101), at(now)));
-            let begun = now;
-            while attention.is_crowded(at(now)) {
-                now += 1_000;
-            }
-            (now - begun) / 1_000
-        };
-        assert_eq!([crowded(0), crowded(1_000), crowded(1_000)], [20, 40, 80]);
-        assert_eq!([crowded(90_000), crowded(10_000)], [20, 40], "it was quiet for a while");
-        let lengths: Vec<_> = (0..6).map(|_| crowded(0)).collect();
-        assert_eq!(lengths, [80, 160, 320, 640, 640, 640]);
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Context {
         let done = |foreign: u32| {
             let led = self.led(goal, foreign);
             if matches!(led, Some(Led::Done)) {
-                queue.pace().note_find();
+                self.note_spin_found(queue);
             }
             led
         };
@@ -159,13 +159,19 @@ impl Context {
         Ok(None)
     }
 
+    /// A spin of a thread that waits at this queue has found its event.
+    pub(super) fn note_spin_found(&self, queue: &QueueCore) {
+        queue.pace().note_find();
+        self.attention.crowding.note_find();
+    }
+
     /// Lets another thread run, since the peer may wait for this very core. If no other thread
     /// wants to run, this costs a fraction of a microsecond. Returns true if other programs want
     /// the processors.
     fn yield_core(&self) -> bool {
         let begun = self.now();
         yield_now();
-        self.attention.note_yield(begun, self.now())
+        self.attention.crowding.note_yield(begun, self.now())
     }
 
     /// Asks the kernel, if that is due, for everything that a look at connections does not find.
@@ -203,7 +209,7 @@ impl Context {
 
     /// How long a thread that waits at this queue may spin. None: it must not spin.
     pub(super) fn spin(&self, queue: &QueueCore) -> Option<Spin> {
-        queue.pace().spin(self.attention.is_crowded(self.clock.about()))
+        queue.pace().spin(self.attention.crowding.is_crowded(self.clock.about()))
     }
 
     /// Looks at memory for `limit` at most, before this thread leads, and takes the small messages
