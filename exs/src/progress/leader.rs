@@ -25,13 +25,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::alone::{Alone, Ticks};
+use background_wait::BackgroundWait;
+
+use super::alone::Ticks;
 use super::lead::{Lead, LeadAnswer, LeadEvent};
 use super::reactor::Reactor;
 use super::reactor_bell::ReactorBell;
-use super::sentry::{Duty, FAR, Findings, Sleeper, TakenLead};
+use super::sentry::{Allowance, Duty, FAR, Findings, GIVEN, SentrySleep, TakenLead};
 use super::shards::Shard;
-use super::ticks::{AfterLook, Lookout};
 use super::waiter::{Followers, Waiter};
 use crate::rnic::Ready;
 use crate::time::Time;
@@ -46,17 +47,25 @@ struct LeadState {
     followers: Followers,
     /// Counts the leads that have ended.
     turns: u64,
-    /// When the background thread took the lead. None: it does not lead.
-    background_since: Option<Instant>,
-    /// The last lead of the background thread ended within [`SOON`].
-    hasty: bool,
-    sleeper: Sleeper,
+    background: BackgroundState,
 }
 
-impl LeadState {
+/// What is known of the background thread.
+struct BackgroundState {
+    /// When it took the lead. None: it does not lead.
+    leads_since: Option<Instant>,
+    /// Its last lead ended within [`SOON`].
+    hasty: bool,
+    /// It was called to sleep in the reactor below the leader.
+    called: bool,
+    /// The leads that were given back to it.
+    given: Allowance,
+}
+
+impl BackgroundState {
     /// The lead of the background thread ends now, if it leads.
-    fn end_background_lead(&mut self) {
-        if let Some(since) = self.background_since.take() {
+    fn end_lead(&mut self) {
+        if let Some(since) = self.leads_since.take() {
             self.hasty = since.elapsed() < SOON;
         }
     }
@@ -66,11 +75,12 @@ impl LeadState {
 pub(super) struct Leadership {
     shard: Shard,
     state: Mutex<LeadState>,
-    background: Condvar,
+    /// Ends a tick of the background thread, or its sleep outside of the reactor.
+    wake_background: Condvar,
     /// The state of the lead, for threads without the lock.
     lead: AtomicU8,
-    /// The background thread sleeps in the reactor. It changes under the lock.
-    sleeps_below: AtomicBool,
+    /// The sleep of the background thread in the reactor. It changes under the lock.
+    sentry_sleep: SentrySleep,
     /// What the background thread has found in the reactor, for the leader.
     pub(super) findings: Findings,
     /// The background thread sleeps until another thread wakes it. It changes under the lock.
@@ -87,16 +97,19 @@ impl Leadership {
             reactor: Some(reactor),
             followers: Followers::default(),
             turns: 0,
-            background_since: None,
-            hasty: false,
-            sleeper: Sleeper::default(),
+            background: BackgroundState {
+                leads_since: None,
+                hasty: false,
+                called: false,
+                given: Allowance::of(GIVEN),
+            },
         };
         Ok(Leadership {
             shard,
             state: Mutex::new(state),
-            background: Condvar::new(),
+            wake_background: Condvar::new(),
             lead: AtomicU8::new(Lead::Free.to_bits()),
-            sleeps_below: AtomicBool::new(false),
+            sentry_sleep: SentrySleep::default(),
             findings: Findings::default(),
             parked: AtomicBool::new(false),
             bell,
@@ -162,13 +175,13 @@ impl Leadership {
         let from_sleeper = st.lead == Lead::Sentry;
         let (answer, _) = self.pass(&mut st, LeadEvent::Wait, Some(waiter));
         if answer == LeadAnswer::Take {
-            st.end_background_lead();
+            st.background.end_lead();
             waiter.leading.store(true, Ordering::SeqCst);
             return st.reactor.take().map(|reactor| TakenLead { reactor, from_sleeper });
         }
         if st.followers.add(waiter) {
             // The background thread ticks faster from now on.
-            self.background.notify_one();
+            self.wake_background.notify_one();
         }
         drop(st);
         if asks || answer == LeadAnswer::Ask {
@@ -244,7 +257,7 @@ impl Leadership {
         let sleeps_below = self.has_sleeper();
         drop(st);
         if calls {
-            self.background.notify_one();
+            self.wake_background.notify_one();
         }
         if sleeps_below {
             // It looks after the lead from now on. A thread that takes this wake-up from the reactor
@@ -270,18 +283,18 @@ impl Leadership {
             return Some(reactor);
         }
         self.keep(&mut st, reactor);
-        st.sleeper.until = Some(until);
-        self.sleeps_below.store(true, Ordering::SeqCst);
+        self.sentry_sleep.begin(until);
         None
     }
 
     /// The background thread is about to sleep in the reactor below a thread of the program that leads.
     /// False: there is no such thread.
     pub(super) fn sleep_below(&self) -> bool {
-        let mut st = self.lock();
+        let st = self.lock();
         let leads = st.lead == Lead::Application;
-        st.sleeper.until = leads.then_some(FAR);
-        self.sleeps_below.store(leads, Ordering::SeqCst);
+        if leads {
+            self.sentry_sleep.begin(FAR);
+        }
         leads
     }
 
@@ -289,8 +302,7 @@ impl Leadership {
     /// thread leads. If not, the leader gets what was found. If that thread sleeps, the caller must wake it.
     pub(super) fn woke(&self, found: Vec<(usize, Ready)>) -> Option<Reactor> {
         let mut st = self.lock();
-        st.sleeper.until = None;
-        self.sleeps_below.store(false, Ordering::SeqCst);
+        self.sentry_sleep.end();
         match &mut st.reactor {
             Some(reactor) => reactor.ready.extend(found),
             None => self.findings.leave(found),
@@ -301,7 +313,7 @@ impl Leadership {
 
     /// True if the background thread sleeps in the reactor.
     pub(super) fn has_sleeper(&self) -> bool {
-        self.sleeps_below.load(Ordering::SeqCst)
+        self.sentry_sleep.until().is_some()
     }
 
     /// True if the background thread waits until the leader calls it.
@@ -315,16 +327,16 @@ impl Leadership {
     pub(super) fn call_sleeper_below(&self) {
         let mut st = self.lock();
         if self.unpark() {
-            st.sleeper.called = true;
+            st.background.called = true;
             drop(st);
-            self.background.notify_one();
+            self.wake_background.notify_one();
         }
     }
 
     /// Parks the background thread until a leader calls it.
     fn park<'a>(&'a self, st: MutexGuard<'a, LeadState>) -> MutexGuard<'a, LeadState> {
         self.parked.store(true, Ordering::Relaxed);
-        self.background.wait(st).unwrap_or_else(PoisonError::into_inner)
+        self.wake_background.wait(st).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True if the background thread was parked. The caller must wake it.
@@ -335,7 +347,7 @@ impl Leadership {
     /// True if a thread that leaves the lead now should give it back to the background thread: that
     /// thread sleeps in the reactor, and few leads have ended in the last milliseconds.
     pub(super) fn should_give_back(&self, now: Time) -> bool {
-        self.has_sleeper() && self.lock().sleeper.given.may(now)
+        self.has_sleeper() && self.lock().background.given.may(now)
     }
 
     /// Rule 6: a thread of the program gives the lead back to the background thread, whose sleep it has
@@ -348,13 +360,13 @@ impl Leadership {
         next: Time,
     ) -> Option<Reactor> {
         let mut st = self.lock();
-        let Some(until) = st.sleeper.until else { return Some(reactor) };
+        let Some(until) = self.sentry_sleep.until() else { return Some(reactor) };
         if self.pass(&mut st, LeadEvent::GiveBack, None).0 != LeadAnswer::Done {
             return Some(reactor);
         }
         waiter.leading.store(false, Ordering::SeqCst);
         st.turns += 1;
-        st.background_since = Some(Instant::now());
+        st.background.leads_since = Some(Instant::now());
         self.keep(&mut st, reactor);
         let found = st.reactor.as_ref().is_some_and(|reactor| !reactor.ready.is_empty());
         drop(st);
@@ -375,14 +387,14 @@ impl Leadership {
     /// Wakes the background thread: the program relies on descriptors from now on.
     pub(super) fn call_background(&self) {
         drop(self.lock());
-        self.background.notify_one();
+        self.wake_background.notify_one();
     }
 
     fn lead_in_background(&self, st: &mut LeadState) -> Option<Reactor> {
         if self.pass(st, LeadEvent::Watch, None).0 != LeadAnswer::Take {
             return None;
         }
-        st.background_since = Some(Instant::now());
+        st.background.leads_since = Some(Instant::now());
         st.reactor.take()
     }
 
@@ -393,92 +405,7 @@ impl Leadership {
         if parks && st.lead == Lead::Application {
             st = self.park(st);
         }
-        let mut lookout = Lookout::new(st.hasty);
-        let mut alone = Alone::default();
-        loop {
-            if std::mem::take(&mut st.sleeper.called) && st.lead == Lead::Application {
-                return Duty::SleepBelow;
-            }
-            // A program that waits for descriptors of sockets does not come when the descriptor of
-            // a queue is readable.
-            if st.reactor.is_some()
-                && st.followers.is_empty()
-                && (ticks.armed)()
-                && !(ticks.polls)()
-            {
-                if alone.is_over((ticks.ready)().then_some(st.turns))
-                    && let Some(reactor) = self.lead_in_background(&mut st)
-                {
-                    return Duty::Lead(reactor);
-                }
-                st = self.wait_tick(st, alone.tick(), ticks);
-                continue;
-            }
-            alone = Alone::default();
-            // A thread of the program that has left the lead most likely waits for a descriptor.
-            if (ticks.polls)()
-                && st.lead.is_free()
-                && let Some(reactor) = self.lead_in_background(&mut st)
-            {
-                return Duty::Lead(reactor);
-            }
-            match lookout.look(st.turns, st.reactor.is_none(), ticks.at_work) {
-                AfterLook::Park if !(ticks.keeps)() => {
-                    st = self.park(st);
-                    lookout.begin_anew();
-                    continue;
-                }
-                AfterLook::Call => {
-                    // If that thread no longer wants the lead, the next tick asks another thread.
-                    let (reactor, locked) = self.have_it_led(st, ticks);
-                    if let Some(reactor) = reactor {
-                        return Duty::Lead(reactor);
-                    }
-                    st = locked;
-                }
-                AfterLook::Park | AfterLook::Wait => {}
-            }
-            let tick = lookout.tick(!st.followers.is_empty());
-            st = self.wait_tick(st, tick, ticks);
-        }
-    }
-
-    /// The background thread waits for a tick, or until another thread wakes it.
-    fn wait_tick<'a>(
-        &'a self,
-        st: MutexGuard<'a, LeadState>,
-        tick: Duration,
-        ticks: &Ticks<'_>,
-    ) -> MutexGuard<'a, LeadState> {
-        let waited = self.background.wait_timeout(st, tick);
-        let (mut st, over) = waited.unwrap_or_else(PoisonError::into_inner);
-        if over.timed_out() {
-            // The thread to which the reactor was promised has had its time.
-            self.pass(&mut st, LeadEvent::Lapse, None);
-            drop(st);
-            (ticks.ticked)();
-            st = self.lock();
-        }
-        st
-    }
-
-    /// No thread leads: asks the first follower to lead, or the program that waits for descriptors.
-    /// Takes the reactor if there is neither.
-    fn have_it_led<'a>(
-        &'a self,
-        mut st: MutexGuard<'a, LeadState>,
-        ticks: &Ticks<'_>,
-    ) -> (Option<Reactor>, MutexGuard<'a, LeadState>) {
-        let (_, next) = self.pass(&mut st, LeadEvent::Call, None);
-        if let Some(next) = next {
-            next.fd.signal();
-            return (None, st);
-        }
-        drop(st);
-        let comes = (ticks.arm)();
-        st = self.lock();
-        let reactor = if comes { None } else { self.lead_in_background(&mut st) };
-        (reactor, st)
+        BackgroundWait::new(self, ticks, st.background.hasty).wait(st)
     }
 
     /// True if the background thread, or a companion, must leave the lead.
@@ -490,11 +417,12 @@ impl Leadership {
     pub(super) fn background_leave(&self, reactor: Reactor) {
         let mut st = self.lock();
         let (_, next) = self.pass(&mut st, LeadEvent::Leave, None);
-        st.end_background_lead();
+        st.background.end_lead();
         // `put_back` would wake this very thread, so `polls` is false.
         self.put_back(st, reactor, next, false);
     }
 }
 
+mod background_wait;
 #[cfg(test)]
 mod tests;

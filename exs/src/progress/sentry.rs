@@ -20,7 +20,7 @@
 //! leader that leaves wakes the background thread, which looks for a leader in ticks (`leader`, rule 3).
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,24 +38,33 @@ pub(super) const FAR: Time = Time::from_nanos(u64::MAX);
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// How often, in each [`PERIOD`], a thread gives the lead back. A request of a program takes some waits.
-const GIVEN: u32 = 4;
+pub(super) const GIVEN: u32 = 4;
 
 /// How often, in each [`PERIOD`], the background thread falls asleep below a leader.
 const DISTURBED: u32 = 3;
 
-/// The background thread in the reactor.
-pub(super) struct Sleeper {
-    /// When it wakes by itself. None: it is awake.
-    pub(super) until: Option<Time>,
-    /// It was called to sleep in the reactor below the leader.
-    pub(super) called: bool,
-    /// The leads that were given back to it.
-    pub(super) given: Allowance,
-}
+/// Whether the background thread sleeps in the reactor, and until when.
+#[derive(Default)]
+pub(super) struct SentrySleep(AtomicU64);
 
-impl Default for Sleeper {
-    fn default() -> Sleeper {
-        Sleeper { until: None, called: false, given: Allowance::of(GIVEN) }
+impl SentrySleep {
+    const AWAKE: u64 = 0;
+
+    /// The thread is about to sleep, and wakes by itself at `until`.
+    pub(super) fn begin(&self, until: Time) {
+        self.0.store(until.as_nanos().max(Self::AWAKE + 1), Ordering::SeqCst);
+    }
+
+    pub(super) fn end(&self) {
+        self.0.store(Self::AWAKE, Ordering::SeqCst);
+    }
+
+    /// When it wakes by itself. None: it is awake.
+    pub(super) fn until(&self) -> Option<Time> {
+        match self.0.load(Ordering::SeqCst) {
+            Self::AWAKE => None,
+            until => Some(Time::from_nanos(until)),
+        }
     }
 }
 
