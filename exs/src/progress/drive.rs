@@ -122,8 +122,10 @@ impl Drive {
     /// What has become ready in the reactor, for a thread that does not have the reactor. The thread that
     /// has it does not learn that any more. Sleeps for `timeout` at most until there is something.
     pub(super) fn take_ready(&self, timeout: Duration) -> Vec<(usize, Ready)> {
+        let taken = reactor::take_ready(self.reactor, timeout, None);
         // The kernel's error comes again if it lasts.
-        reactor::take_ready(self.reactor, timeout, None).unwrap_or_default().ready
+        reactor::warn_of_error(&taken);
+        taken.unwrap_or_default().ready
     }
 
     /// A queue whose descriptor drove the shard is gone.

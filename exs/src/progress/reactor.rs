@@ -111,6 +111,16 @@ pub(super) fn take_ready(
     Ok(TakenReady { ready: news.map(|(token, bits)| (token, ready_of(bits))).collect(), full })
 }
 
+/// Logs an error of the reactor, for a thread of the library, which has no caller to return it to. An
+/// interruption by a signal is no error.
+pub(super) fn warn_of_error<T>(asked: &io::Result<T>) {
+    if let Err(e) = asked
+        && e.kind() != io::ErrorKind::Interrupted
+    {
+        crate::trace::warn!("the reactor failed: {e}");
+    }
+}
+
 /// What these bits of an epoll event say, as mio reads them.
 fn ready_of(bits: u32) -> Ready {
     let has = |bit: libc::c_int| bits & bit.cast_unsigned() != 0;

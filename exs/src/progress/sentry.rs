@@ -19,13 +19,12 @@
 //! would announce a sleep for nothing. So this is allowed a few times in each [`PERIOD`]. Beyond that a
 //! leader that leaves wakes the background thread, which looks for a leader in ticks (`leader`, rule 3).
 
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::context::Context;
-use super::reactor::Reactor;
+use super::reactor::{Reactor, warn_of_error};
 use super::wait::SLEEP_MAX;
 use super::waiter::Waiter;
 use crate::rnic::Ready;
@@ -186,11 +185,7 @@ impl Context {
 
     /// The background thread, which leads, asks the kernel what has become ready.
     pub(super) fn ask_kernel(&self, mut reactor: Reactor) -> Reactor {
-        if let Err(e) = reactor.poll(Some(Duration::ZERO))
-            && e.kind() != io::ErrorKind::Interrupted
-        {
-            crate::trace::warn!("the reactor failed: {e}");
-        }
+        warn_of_error(&reactor.poll(Some(Duration::ZERO)));
         reactor
     }
 
