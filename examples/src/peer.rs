@@ -71,6 +71,11 @@ impl Server {
         self.addr
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its own end, for at most `limit`; true if it ended well.
     pub fn wait(&mut self, limit: Duration) -> bool {
         matches!(await_end(&mut self.child, limit), Ok(Some(status)) if status.success())

@@ -93,10 +93,11 @@ fn loops_that_sleep_in_epoll() {
 #[test]
 fn questions_now_and_then() {
     let found = rows("rarely", &[]);
-    let wanted: Vec<_> = ["round trip, every 5 ms", "round trip, every 20 ms"]
+    let shapes = ["round trip, every 5 ms", "round trip, every 20 ms"]
         .into_iter()
-        .flat_map(|shape| [over(&["tcp"], shape, "-"), over(&EXS, shape, "tcp")])
-        .collect();
+        .flat_map(|trip| [trip.to_owned(), trip.replace("round trip", "processor time")]);
+    let wanted: Vec<_> =
+        shapes.flat_map(|shape| [over(&["tcp"], &shape, "-"), over(&EXS, &shape, "tcp")]).collect();
     assert_rows(found, &wanted);
 }
 

@@ -53,6 +53,20 @@ pub(crate) fn cpu() -> Duration {
     Duration::from_secs(part(t.tv_sec)) + Duration::from_nanos(part(t.tv_nsec))
 }
 
+/// Processor time of another process so far: of the threads that it has now.
+pub(crate) fn cpu_of(process: u32) -> Result<Duration, Failure> {
+    let tasks = format!("/proc/{process}/task");
+    let mut sum = Duration::ZERO;
+    for task in fs::read_dir(&tasks).during(&tasks)? {
+        let file = task.during(&tasks)?.path().join("schedstat");
+        // A thread may end meanwhile.
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let nanos = text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        sum += Duration::from_nanos(nanos);
+    }
+    Ok(sum)
+}
+
 fn difference(then: &Counters, now: &Counters) -> BTreeMap<String, u64> {
     macro_rules! of {
         ($($name:ident)*) => {

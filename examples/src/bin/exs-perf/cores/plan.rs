@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::carrier::Carrier;
 use super::loops::Way;
 use super::placement::Placement;
+use super::rarely::Cost;
 use super::sample::Subject;
 use super::shape::Shape;
 
@@ -210,9 +211,11 @@ impl Scope {
     fn rarely(&self) -> Group {
         let mut group = Group::new("rarely");
         for pause in PAUSES {
-            for &carrier in &self.carriers {
-                let subject = over(carrier, Shape::Rarely { pause });
-                group.row(subject, self.with_tcp(subject), None);
+            for cost in [Cost::Trip, Cost::Processor] {
+                for &carrier in &self.carriers {
+                    let subject = over(carrier, Shape::Rarely { pause, cost });
+                    group.row(subject, self.with_tcp(subject), None);
+                }
             }
         }
         group

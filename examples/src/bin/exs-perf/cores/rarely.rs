@@ -6,11 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use exs_tools::fail::Failure;
+use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;
 use super::loops::Way;
 use super::serve::Service;
 use super::sockets::connect;
+use crate::usage::{cpu, cpu_of};
 
 /// Bytes of a question and of an answer.
 const SIZE: usize = 64;
@@ -19,10 +21,20 @@ const WARM_UP: usize = 3;
 /// The fewest questions that count.
 const FEWEST: usize = 5;
 
-/// Microseconds from a question to its answer: the median. The client pauses between them.
+/// What is measured of a question and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Cost {
+    /// The time until the answer is there: the median.
+    Trip,
+    /// The processor time of both processes: the mean.
+    Processor,
+}
+
+/// Microseconds that a question and its answer cost. The client pauses between them.
 pub(super) fn measure(
     carrier: Carrier,
     pause: Duration,
+    cost: Cost,
     duration: Duration,
 ) -> Result<f64, Failure> {
     let server = Service::new(carrier, Way::Dequeue, SIZE).start()?;
@@ -41,10 +53,17 @@ pub(super) fn measure(
     for _ in 0..WARM_UP {
         ask()?;
     }
-    let (begun, mut trips) = (Instant::now(), Vec::new());
+    let used = || Ok::<_, Failure>(cpu() + cpu_of(server.id())?);
+    let (begun, before, mut trips) = (Instant::now(), used()?, Vec::new());
     while trips.len() < FEWEST || begun.elapsed() < duration {
         trips.push(ask()?);
     }
-    trips.sort_unstable();
-    Ok(trips[trips.len() / 2].as_secs_f64() * 1e6)
+    let cost = match cost {
+        Cost::Processor => used()?.saturating_sub(before).div_f64(trips.len() as f64),
+        Cost::Trip => {
+            trips.sort_unstable();
+            trips[trips.len() / 2]
+        }
+    };
+    Ok(cost.as_secs_f64() * 1e6)
 }

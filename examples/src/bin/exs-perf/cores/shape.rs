@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::carrier::Carrier;
 use super::loops::Way;
 use super::placement::Placement;
+use super::rarely::Cost;
 use super::{ask, connects, copies, memory, own, pairs, rarely};
 use crate::client;
 use crate::job::{Job, Test};
@@ -28,7 +29,7 @@ pub(super) enum Shape {
     /// One thread asks another process on each connection.
     Ask { way: Way, connections: u32, placement: Placement },
     /// One thread asks another process, and pauses before each question.
-    Rarely { pause: Duration },
+    Rarely { pause: Duration, cost: Cost },
     /// A stream of messages to another process. Each process has this many threads and queues.
     Flow { connections: u32, depth: u32, threads: u32, size: usize },
     /// Connections one after the other.
@@ -91,7 +92,7 @@ impl Shape {
                 let rate = ask::measure(over()?, way, connections, placement, duration)?;
                 if connections == 1 { 1e6 / rate / 2.0 } else { rate }
             }
-            Shape::Rarely { pause } => rarely::measure(over()?, pause, duration)?,
+            Shape::Rarely { pause, cost } => rarely::measure(over()?, pause, cost, duration)?,
             Shape::Flow { connections, depth, threads, size } => {
                 let job = Job {
                     way: over()?.into(),
@@ -157,8 +158,12 @@ impl fmt::Display for Shape {
             Shape::Ask { way, connections, .. } => {
                 write!(f, "{connections} asked, epoll, {way}")
             }
-            Shape::Rarely { pause } => {
-                write!(f, "round trip, every {} ms", pause.as_millis())
+            Shape::Rarely { pause, cost } => {
+                let what = match cost {
+                    Cost::Trip => "round trip",
+                    Cost::Processor => "processor time",
+                };
+                write!(f, "{what}, every {} ms", pause.as_millis())
             }
             Shape::Flow { connections: 1, depth, size, .. } => {
                 write!(f, "1 connection, {depth} x {}", bytes(size))
