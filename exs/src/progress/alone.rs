@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use super::ticks::LONG_TICK;
+use super::ticks::{LONG_TICK, Program};
 
 /// The background thread's questions about its shard.
 pub(super) struct Ticks<'a> {
-    /// True if a thread of the program has the engine.
-    pub(super) at_work: &'a dyn Fn() -> bool,
+    /// What the threads of the program do.
+    pub(super) program: &'a dyn Fn() -> Program,
     /// True if the program sleeps, and comes when the reactor has something.
     pub(super) armed: &'a dyn Fn() -> bool,
     /// Announces the sleep of a program that waits for descriptors, so that the program comes.

@@ -17,6 +17,7 @@ use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::sentry::{AfterSleep, Duty};
 use super::shards::{self, Shard};
+use super::ticks::Program;
 use crate::sys::{note_calls, yield_now};
 
 /// The most turns of a thread that passes by. It ends earlier if there is no more to do. They serve
@@ -91,6 +92,17 @@ impl Context {
         due
     }
 
+    /// What is known of the threads of the program while none of them leads.
+    fn program(&self) -> Program {
+        if self.at_work() {
+            Program::AtWork
+        } else if self.is_in_use() && shards::outnumber_processors() {
+            Program::Preempted
+        } else {
+            Program::Unknown
+        }
+    }
+
     /// The background thread has waited for a tick.
     fn tick(&self) {
         self.show_news(true);
@@ -145,7 +157,7 @@ impl Context {
         let mut parks = false;
         loop {
             let ticks = Ticks {
-                at_work: &|| self.at_work(),
+                program: &|| self.program(),
                 armed: &|| self.is_armed(),
                 arm: &|| self.arm_for_sleeper(),
                 ready: &|| self.is_due(),

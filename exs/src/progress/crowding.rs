@@ -146,7 +146,7 @@ mod tests {
         let crowding = Crowding::default();
         let find = |count: u32| (0..count).for_each(|_| crowding.note_find());
         find(100);
-        assert!(!yields(&crowding, 3_000, 10_000), "100 finds have added 2 ms to the first one");
+        assert!(!yields(&crowding, 3_000, 10_000), "100 finds have added 2 ms to the first budget");
         assert!(yields(&crowding, 501, 12_000), "and no more than that");
         find(49);
         assert!(!yields(&crowding, 1_500, 40_000) && yields(&crowding, 501, 41_000));

@@ -58,7 +58,7 @@ struct BackgroundState {
     hasty: bool,
     /// It was called to sleep in the reactor below the leader.
     called: bool,
-    /// The leads that were given back to it.
+    /// How often the lead may still be given back to it.
     given: Allowance,
 }
 

@@ -48,6 +48,9 @@ pub(super) const AT_HAND: Duration = Duration::from_micros(2);
 /// background thread takes the reactor and has every connection say that it sleeps. To lead takes
 /// system calls, which some systems make dear.
 const LEAD_EVERY: u64 = 500_000;
+/// A thread that leads again and again does so within this time, even if it has to wait for a
+/// processor: some time slices of the kernel's scheduler.
+const SLICES: Duration = Duration::from_millis(20);
 /// Rounds between two questions to the kernel. Connections, and sockets that the device does not count
 /// as active, are found there alone.
 pub(super) const ROUNDS_PER_POLL: u32 = 64;
@@ -220,6 +223,12 @@ impl Attention {
         self.led.store(now.as_nanos(), Ordering::Relaxed);
     }
 
+    /// A thread of the program has led within the last time slices.
+    pub(super) fn has_led(&self, now: Time) -> bool {
+        let led = self.led.load(Ordering::Relaxed);
+        led > 0 && now.since(Time::from_nanos(led)) < SLICES
+    }
+
     /// Threads have done without a leader for long.
     pub(super) fn lacks_leader(&self, now: Time) -> bool {
         now.as_nanos().saturating_sub(self.led.load(Ordering::Relaxed)) > LEAD_EVERY
@@ -359,6 +368,7 @@ mod tests {
         let attention = Attention::default();
         attention.note_lead(at(1000));
         assert!(!attention.lacks_leader(at(1500)) && attention.lacks_leader(at(1501)));
+        assert!(attention.has_led(at(20_999)) && !attention.has_led(at(21_000)));
         attention.note_find();
         attention.note_find();
         assert_eq!((attention.finds(), attention.take_finds(), attention.finds()), (2, 2, 0));

@@ -124,11 +124,19 @@ impl OtherShards {
 }
 
 fn fill_processors(beside: Shard) -> bool {
-    static PROCESSORS: OnceLock<u64> = OnceLock::new();
-    let processors =
-        *PROCESSORS.get_or_init(|| u64::try_from(super::options::processors()).unwrap_or(u64::MAX));
     let others = all().filter(|context| context.shard() != beside);
-    others.map(|context| context.blocked_threads()).sum::<u64>() >= processors
+    others.map(|context| context.blocked_threads()).sum::<u64>() >= processors()
+}
+
+/// True if threads of the program are awake in more shards than there are processors.
+pub(super) fn outnumber_processors() -> bool {
+    let awake = all().filter(|context| context.is_in_use()).count();
+    u64::try_from(awake).is_ok_and(|awake| awake > processors())
+}
+
+fn processors() -> u64 {
+    static PROCESSORS: OnceLock<u64> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| u64::try_from(super::options::processors()).unwrap_or(u64::MAX))
 }
 
 /// The sums of the counters of all shards.

@@ -18,10 +18,22 @@ const STEADY: u32 = 4;
 /// thread wakes it. After fewer ticks this would not pay: a leader that comes and goes would wake it
 /// each time, with a system call and a switch of threads.
 const PARKS_AFTER: u32 = 2;
-/// Ticks in a row in which a thread of the program may be at work instead of leading. Some devices
-/// move the data in the posting call, which takes milliseconds. A leader would wait for the
-/// engine's lock meanwhile.
+/// Ticks in a row in which a thread of the program may be at work, or wait for a processor, instead of
+/// leading.
 pub(super) const AT_WORK: u32 = 4;
+
+/// What is known of the threads of the program while none of them leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// They may be away.
+    Unknown,
+    /// One of them has the engine. Some devices move the data in the posting call, which takes
+    /// milliseconds. A leader would wait for the engine's lock meanwhile.
+    AtWork,
+    /// More of them are awake than there are processors, so one may have lost its processor. The
+    /// background thread would take the processor from another one, and the lead from this one.
+    Preempted,
+}
 
 /// The background thread's record of the leads of other threads.
 pub(super) struct Lookout {
@@ -31,7 +43,7 @@ pub(super) struct Lookout {
     busy: u32,
     /// Looks in a row at the same leader.
     still: u32,
-    /// Looks in a row at a thread at work.
+    /// Looks in a row at a thread that is at work, or may wait for a processor.
     left_alone: u32,
 }
 
@@ -58,18 +70,24 @@ impl Lookout {
     }
 
     /// Looks for a leader. `ended`: the number of leads that have ended. `led`: a thread leads.
-    /// `at_work`: a thread has the engine.
     pub(super) fn look(
         &mut self,
         ended: u64,
         led: bool,
-        at_work: impl FnOnce() -> bool,
+        program: impl FnOnce() -> Program,
     ) -> AfterLook {
         let unchanged = self.seen.replace(ended) == Some(ended);
-        let works = unchanged && !led && self.left_alone < AT_WORK && at_work();
+        let asks = unchanged && !led && self.left_alone < AT_WORK;
+        let program = if asks { program() } else { Program::Unknown };
+        let works = program != Program::Unknown;
         self.left_alone = if works { self.left_alone + 1 } else { 0 };
         let quiet = unchanged && !works;
-        self.busy = if quiet { 0 } else { self.busy + 1 };
+        self.busy = match program {
+            _ if quiet => 0,
+            // It may take some time slices until that thread leads again.
+            Program::Preempted => STEADY + 1,
+            Program::Unknown | Program::AtWork => self.busy + 1,
+        };
         self.still = if quiet && led { self.still + 1 } else { 0 };
         match quiet {
             true if !led => AfterLook::Call,
@@ -93,7 +111,7 @@ mod tests {
     use super::*;
 
     fn looks(lookout: &mut Lookout, ended: &[u64], led: bool) -> Vec<AfterLook> {
-        ended.iter().map(|&ended| lookout.look(ended, led, || false)).collect()
+        ended.iter().map(|&ended| lookout.look(ended, led, || Program::Unknown)).collect()
     }
 
     #[test]
@@ -133,9 +151,22 @@ mod tests {
     fn a_thread_at_work_is_left_alone_but_not_for_ever() {
         let mut lookout = Lookout::new(false);
         let looks: Vec<AfterLook> =
-            (0..AT_WORK + 2).map(|_| lookout.look(1, false, || true)).collect();
+            (0..AT_WORK + 2).map(|_| lookout.look(1, false, || Program::AtWork)).collect();
         let (last, before) = looks.split_last().unwrap();
         assert!(before.iter().all(|look| *look == AfterLook::Wait));
         assert_eq!(*last, AfterLook::Call);
+    }
+
+    #[test]
+    fn a_thread_that_may_wait_for_a_processor_gets_long_ticks() {
+        let mut lookout = Lookout::new(false);
+        let mut look = |ended| {
+            let next = lookout.look(ended, false, || Program::Preempted);
+            (next, lookout.tick(false))
+        };
+        assert_eq!(look(1), (AfterLook::Wait, TICK), "a thread has led, as far as is known");
+        let long = (AfterLook::Wait, LONG_TICK);
+        assert!((0..AT_WORK).all(|_| look(1) == long));
+        assert_eq!(look(1), (AfterLook::Call, TICK), "it has not come");
     }
 }

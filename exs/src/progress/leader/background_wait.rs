@@ -74,7 +74,7 @@ impl<'a> BackgroundWait<'a> {
         {
             return (NextStep::End(Duty::Lead(reactor)), st);
         }
-        match self.lookout.look(st.turns, st.reactor.is_none(), self.ticks.at_work) {
+        match self.lookout.look(st.turns, st.reactor.is_none(), self.ticks.program) {
             AfterLook::Park if !(self.ticks.keeps)() => return (NextStep::Park, st),
             AfterLook::Call => {
                 // If that thread no longer wants the lead, the next tick asks another thread.

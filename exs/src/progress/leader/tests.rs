@@ -1,11 +1,20 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::*;
+use crate::progress::ticks::Program;
 use crate::sys::take_epoll_events;
 
 fn ticks() -> Ticks<'static> {
     let no = &|| false;
-    Ticks { at_work: no, armed: no, arm: no, ready: no, polls: no, keeps: no, ticked: &|| {} }
+    Ticks {
+        program: &|| Program::Unknown,
+        armed: no,
+        arm: no,
+        ready: no,
+        polls: no,
+        keeps: no,
+        ticked: &|| {},
+    }
 }
 
 /// The background thread waits until it leads.
