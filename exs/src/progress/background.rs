@@ -222,7 +222,7 @@ impl Context {
     pub(super) fn wake(&self) {
         if self.drive.is_used() {
             self.lead.wake();
-        } else if self.asleep_until.load(Ordering::SeqCst) != u64::MAX {
+        } else if self.announced.sleeps() {
             self.lead.bell.end_announced_sleep();
         }
     }

@@ -19,6 +19,7 @@ use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::reliance::Reliance;
 use super::shards::{OtherShards, Shard};
+use super::sleep_end::SleepEnd;
 use super::waiter::Waiter;
 use crate::plain::Plain;
 use crate::sys::{Clock, HeldSignals, ProcessNumber, cold_path};
@@ -54,9 +55,8 @@ pub struct Context {
     /// An event loop may keep changes of sockets in memory.
     pub(super) has_kept: AtomicBool,
     pub(super) released: Arc<Released>,
-    /// The deadline (ns) of the sleep that the leader has announced; `u64::MAX` while none is
-    /// announced.
-    pub(super) asleep_until: AtomicU64,
+    /// The sleep that the leader has announced.
+    pub(super) announced: SleepEnd,
     /// The state of the engine that threads without its lock can see.
     pub(super) outlook: ShownOutlook,
     /// How many times a thread slept in the reactor or for its own connection.
@@ -128,7 +128,7 @@ impl Context {
                 has_news: AtomicBool::new(false),
                 has_kept: AtomicBool::new(false),
                 released,
-                asleep_until: AtomicU64::new(u64::MAX),
+                announced: SleepEnd::default(),
                 outlook: ShownOutlook::default(),
                 sleeps: AtomicU64::new(0),
                 attention: Attention::default(),
@@ -170,8 +170,7 @@ impl Context {
 
     /// True if a thread of the program has led a short time ago, and no thread sleeps in the reactor.
     pub(super) fn is_in_use(&self) -> bool {
-        self.attention.has_led(self.clock.about())
-            && self.asleep_until.load(Ordering::SeqCst) == u64::MAX
+        self.attention.has_led(self.clock.about()) && !self.announced.sleeps()
     }
 
     /// Waits until another thread releases the engine. A thread that spins sees `posters`, and
@@ -288,8 +287,7 @@ impl Context {
         }
         // If another thread sleeps in the reactor, work that this turn began must wake that thread,
         // too.
-        let asleep = self.asleep_until.load(Ordering::SeqCst);
-        let hurry = asleep != u64::MAX && engine.must_wake_sleeper(Time::from_nanos(asleep));
+        let hurry = self.announced.until().is_some_and(|end| engine.must_wake_sleeper(end));
         // The usual case: the call concerns no thread but this one.
         if !hurry && engine.delivery.is_quiet() {
             return false;

@@ -283,14 +283,13 @@ impl Context {
 
     /// True while a program sleeps that will come when the reactor is ready.
     pub(super) fn is_armed(&self) -> bool {
-        self.drive.armed.load(Ordering::SeqCst)
-            && self.asleep_until.load(Ordering::SeqCst) != u64::MAX
+        self.drive.armed.load(Ordering::SeqCst) && self.announced.sleeps()
     }
 
     /// True if the program that sleeps should come: the reactor is ready, or a deadline has passed.
     /// The timer is not in the reactor, so the deadline is compared here.
     pub(super) fn is_due(&self) -> bool {
-        self.asleep_until.load(Ordering::SeqCst) <= self.now().as_nanos() || self.drive.is_ready()
+        self.announced.until().is_some_and(|end| end <= self.now()) || self.drive.is_ready()
     }
 
     pub(super) fn disarm(&self) -> bool {

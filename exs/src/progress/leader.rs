@@ -31,8 +31,9 @@ use super::alone::Ticks;
 use super::lead::{Lead, LeadAnswer, LeadEvent};
 use super::reactor::Reactor;
 use super::reactor_bell::ReactorBell;
-use super::sentry::{Allowance, Duty, FAR, Findings, GIVEN, SentrySleep, TakenLead};
+use super::sentry::{Allowance, Duty, Findings, GIVEN, TakenLead};
 use super::shards::Shard;
+use super::sleep_end::SleepEnd;
 use super::waiter::{Followers, Waiter};
 use crate::rnic::Ready;
 use crate::time::Time;
@@ -80,7 +81,7 @@ pub(super) struct Leadership {
     /// The state of the lead, for threads without the lock.
     lead: AtomicU8,
     /// The sleep of the background thread in the reactor. It changes under the lock.
-    sentry_sleep: SentrySleep,
+    sentry_sleep: SleepEnd,
     /// What the background thread has found in the reactor, for the leader.
     pub(super) findings: Findings,
     /// The background thread sleeps until another thread wakes it. It changes under the lock.
@@ -109,7 +110,7 @@ impl Leadership {
             state: Mutex::new(state),
             wake_background: Condvar::new(),
             lead: AtomicU8::new(Lead::Free.to_bits()),
-            sentry_sleep: SentrySleep::default(),
+            sentry_sleep: SleepEnd::default(),
             findings: Findings::default(),
             parked: AtomicBool::new(false),
             bell,
@@ -293,7 +294,7 @@ impl Leadership {
         let st = self.lock();
         let leads = st.lead == Lead::Application;
         if leads {
-            self.sentry_sleep.begin(FAR);
+            self.sentry_sleep.begin(SleepEnd::FAR);
         }
         leads
     }
@@ -313,7 +314,7 @@ impl Leadership {
 
     /// True if the background thread sleeps in the reactor.
     pub(super) fn has_sleeper(&self) -> bool {
-        self.sentry_sleep.until().is_some()
+        self.sentry_sleep.sleeps()
     }
 
     /// True if the background thread waits until the leader calls it.

@@ -68,6 +68,7 @@ mod room;
 mod route;
 mod sentry;
 mod shards;
+mod sleep_end;
 mod spin;
 mod stats;
 #[cfg(feature = "tokio")]

@@ -19,19 +19,17 @@
 //! would announce a sleep for nothing. So this is allowed a few times in each [`PERIOD`]. Beyond that a
 //! leader that leaves wakes the background thread, which looks for a leader in ticks (`leader`, rule 3).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::context::Context;
 use super::reactor::{Reactor, warn_of_error};
+use super::sleep_end::SleepEnd;
 use super::wait::SLEEP_MAX;
 use super::waiter::Waiter;
 use crate::rnic::Ready;
 use crate::time::Time;
-
-/// The end of a sleep that another thread ends.
-pub(super) const FAR: Time = Time::from_nanos(u64::MAX);
 
 /// The time in which some things are allowed a few times.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -41,31 +39,6 @@ pub(super) const GIVEN: u32 = 4;
 
 /// How often, in each [`PERIOD`], the background thread falls asleep below a leader.
 const DISTURBED: u32 = 3;
-
-/// Whether the background thread sleeps in the reactor, and until when.
-#[derive(Default)]
-pub(super) struct SentrySleep(AtomicU64);
-
-impl SentrySleep {
-    const AWAKE: u64 = 0;
-
-    /// The thread is about to sleep, and wakes by itself at `until`.
-    pub(super) fn begin(&self, until: Time) {
-        self.0.store(until.as_nanos().max(Self::AWAKE + 1), Ordering::SeqCst);
-    }
-
-    pub(super) fn end(&self) {
-        self.0.store(Self::AWAKE, Ordering::SeqCst);
-    }
-
-    /// When it wakes by itself. None: it is awake.
-    pub(super) fn until(&self) -> Option<Time> {
-        match self.0.load(Ordering::SeqCst) {
-            Self::AWAKE => None,
-            until => Some(Time::from_nanos(until)),
-        }
-    }
-}
 
 /// What the background thread is to do.
 pub(super) enum Duty {
@@ -210,7 +183,7 @@ impl Context {
             self.end_sleep();
             return Woken::Leads(reactor);
         }
-        if self.asleep_until.load(Ordering::SeqCst) == u64::MAX {
+        if !self.announced.sleeps() {
             return Woken::Below;
         }
         // The leader looks for what was found when it wakes.
@@ -220,7 +193,7 @@ impl Context {
 
     /// The end of the sleep that is announced.
     fn announced_sleep(&self) -> Time {
-        Time::from_nanos(self.asleep_until.load(Ordering::SeqCst))
+        self.announced.until().unwrap_or(SleepEnd::FAR)
     }
 
     /// The leader has slept in the reactor of this shard only. If it had slept for so long that the

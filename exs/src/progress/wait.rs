@@ -20,6 +20,10 @@ use crate::time::Time;
 /// The longest sleep in the reactor: mio takes milliseconds.
 pub(super) const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
+/// The end of a sleep without a deadline. It is not [`SleepEnd::FAR`](super::sleep_end::SleepEnd::FAR): a
+/// thread that sleeps below the leader until then is woken when it gets the lead back.
+const NO_DEADLINE: Time = Time::from_nanos(u64::MAX - 1);
+
 /// A leader steps aside after this many turns that served other threads, if its own events have not
 /// come.
 const FOREIGN_TURNS: u32 = 2;
@@ -333,9 +337,8 @@ impl Context {
         // The thread still holds the engine's lock, so a thread that changes the engine's deadline
         // later sees this value. A thread that leaves work without the lock and sees no sleep does
         // not wake this thread, so the look for such work comes after the announcement.
-        let until = next.map_or(u64::MAX - 1, |t| t.as_nanos().min(u64::MAX - 1));
         self.lead.bell.note_sleep();
-        self.asleep_until.store(until, Ordering::SeqCst);
+        self.announced.begin(next.unwrap_or(NO_DEADLINE).min(NO_DEADLINE));
         let busy = found || engine.wants_run() || engine.has_lazy();
         match busy {
             true => Duration::ZERO,
@@ -345,7 +348,7 @@ impl Context {
 
     /// Withdraws the announcement: the thread that leads is awake.
     pub(super) fn end_sleep(&self) {
-        self.asleep_until.store(u64::MAX, Ordering::SeqCst);
+        self.announced.end();
     }
 }
 
