@@ -16,8 +16,7 @@ pub enum Stage {
     Connected,
     /// It sends a part of the request (by TCP only).
     Half,
-    /// It sends a whole request, which proves nothing: by TCP it has no hello, by shared memory it
-    /// owes the READY that should follow the answer.
+    /// It sends a whole request that has no hello of EXS.
     Asked,
 }
 
@@ -75,7 +74,7 @@ impl Stranger {
     /// Calls a listener by shared memory.
     pub fn by_shm(addr: SocketAddr, stage: Stage) -> Stranger {
         if stage == Stage::Asked {
-            let caller = Intruder::call_with(addr, &shm::Hello::to(addr), &hello());
+            let caller = Intruder::call_with(addr, &shm::Hello::to(addr), b"a stranger");
             return Stranger::Caller(Box::new(caller));
         }
         let name = format!("exs/1/tcp4/{addr}");
@@ -83,8 +82,7 @@ impl Stranger {
     }
 }
 
-/// Calls a listener by shared memory and waits for its answer: it has a place in the backlog, for which it owes
-/// READY.
+/// Calls a listener by shared memory, waits for its answer, and then owes READY.
 pub fn accepted(addr: SocketAddr) -> Intruder {
     let caller = Intruder::call_with(addr, &shm::Hello::to(addr), &hello());
     let answer = loop {

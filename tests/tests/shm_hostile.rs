@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exs::mem::Access;
-use exs::rnic::{CmEvent, ConnParam, Disconnect, DisconnectCause, Rnic, WcStatus};
+use exs::rnic::{CmEvent, Disconnect, DisconnectCause, Rnic, WcStatus};
 use exs::shm::ShmRnic;
 use exs::sys::RandomSource;
 use exs_tests::harness::{Rng, Watchdog};
@@ -45,7 +45,6 @@ fn scene() -> Scene {
     let now = w.now();
     w.rnics[0].accept(req, victim.qp, &param(&[]), now).unwrap();
     w.until("ACCEPT", |_| intruder.hear());
-    intruder.ready();
     w.established(victim);
     let memory = w.buf(victim, vec![7; 1000], Access::ALL);
     let (addr, access) = (memory.addr() + 450, Access::REMOTE_WRITE);
@@ -324,30 +323,6 @@ fn a_silent_caller_is_dropped() {
         let got = exs::sys::recv_with_fds(std::os::fd::AsFd::as_fd(&silent), &mut buf);
         (got.is_ok_and(|(n, _)| n == 0)).then_some(())
     });
-}
-
-/// A caller that was accepted has 5 s to say that it is ready, whatever the program's limit is.
-#[test]
-fn a_caller_that_is_never_ready_is_dropped() {
-    use std::time::Duration;
-    let _dog = Watchdog::new("a_caller_that_is_never_ready_is_dropped");
-    let mut w = World::<Shm>::new(1);
-    let (_, addr) = w.listen(0, Shm::local());
-    let intruder = Intruder::call(addr, &Hello::to(addr));
-    let end = w.end(0);
-    let (req, _) = w.request(0);
-    let (start, hour) = (w.now(), Duration::from_secs(3600));
-    let accept = ConnParam { timeout: hour, ..param(&[]) };
-    w.rnics[0].accept(req, end.qp, &accept, start).unwrap();
-    w.until("ACCEPT", |_| intruder.hear());
-    w.settle();
-    let due = w.rnics[0].next_timeout().expect("a limit");
-    assert_eq!(due - start, Duration::from_secs(5));
-    w.skip(Duration::from_secs(5));
-    let gone = w.until("the end", |_| intruder.hear());
-    assert!(gone.is_empty(), "{gone:?}");
-    let told = w.until("what the program is told", |w| w.cm[0].pop_front());
-    assert!(matches!(told, CmEvent::ConnectFailed { qp, .. } if qp == end.qp), "{told:?}");
 }
 
 /// The memory of a connection that ended in order serves the next one, and is gone a second later. That

@@ -5,7 +5,6 @@
 //!   HELLO {addresses, limits, private data}
 //!         + the memfd of the slab         -->
 //!                                         <--  ACCEPT {limits, private data} or REJECT
-//!   READY                                 -->
 //! then, either way, SHARE + memfd, UNSHARE, BELL (wake up), PASS_BITMAP + memfd, doorbell,
 //! PASS_DESCRIPTOR + an end of a socket pair
 //! ```
@@ -45,7 +44,6 @@ pub(super) enum ControlMessage {
     Reject {
         private_data: Vec<u8>,
     },
-    Ready,
     Bell,
     /// Brings the doorbell bitmap of the sender's process, and its doorbell. From then on bits take
     /// the place of `Bell` messages.
@@ -145,7 +143,6 @@ impl ControlMessage {
                 w.0.push(b'N');
                 w.0.extend_from_slice(private_data);
             }
-            ControlMessage::Ready => w.0.push(b'R'),
             ControlMessage::Bell => w.0.push(b'B'),
             ControlMessage::PassBitmap { slot } => {
                 w.0.push(b'P');
@@ -185,7 +182,6 @@ impl ControlMessage {
                 ControlMessage::Accept { ird: r.u32()?, ord: r.u32()?, private_data: r.rest()? }
             }
             [b'N'] => ControlMessage::Reject { private_data: r.rest()? },
-            [b'R'] => ControlMessage::Ready,
             [b'B'] => ControlMessage::Bell,
             [b'P'] => ControlMessage::PassBitmap { slot: r.u32()? },
             [b'D'] => ControlMessage::PassDescriptor,
@@ -256,7 +252,6 @@ mod tests {
             },
             ControlMessage::Accept { ird: 3, ord: 4, private_data: private_data.clone() },
             ControlMessage::Reject { private_data },
-            ControlMessage::Ready,
             ControlMessage::Bell,
             ControlMessage::PassBitmap { slot: 4 },
             ControlMessage::PassDescriptor,

@@ -300,7 +300,6 @@ impl ShmRnic {
                 let cred = link.peer.cred;
                 (link.peer.ord, link.peer.ird) = (link.peer.ord.min(ird), link.peer.ird.min(ord));
                 link.set_peer(cred, self.parts.trusting.then_some(self.parts.uid));
-                link.send_control(&ControlMessage::Ready, &[]);
                 self.establish(id, qp, private_data);
             }
             (LinkPhase::Greeting, true, ControlMessage::Reject { private_data }) => {
@@ -308,15 +307,12 @@ impl ShmRnic {
                 self.kill_qp(qp);
                 self.emit(CmEvent::Rejected { qp: Qp(qp), private_data });
             }
-            (LinkPhase::Accepted, false, ControlMessage::Ready) => {
-                self.establish(id, qp, Vec::new())
-            }
             _ => self.reject_message(id),
         }
     }
 
     /// Opens a connection whose start-up is complete.
-    fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>) {
+    pub(super) fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>) {
         let Ok(link) = self.links.get_mut(id) else { return };
         link.enter(LinkPhase::Open);
         let (ord, ird, addrs) = (link.peer.ord, link.peer.ird, link.peer.addrs);

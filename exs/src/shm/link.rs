@@ -33,8 +33,6 @@ pub(super) enum LinkPhase {
     Calling,
     /// Connecting side: HELLO was sent. Listening side: HELLO has come, and waits for an answer.
     Greeting,
-    /// Listening side: ACCEPT was sent, READY is awaited.
-    Accepted,
     /// Connected.
     Open,
     /// Connected; either side has asked for an orderly end. The link goes when both last records
@@ -44,11 +42,9 @@ pub(super) enum LinkPhase {
 
 impl LinkPhase {
     /// Each change of phase that can happen. A link can be dropped in any phase.
-    const TRANSITIONS: [(LinkPhase, LinkPhase); 5] = [
+    const TRANSITIONS: [(LinkPhase, LinkPhase); 3] = [
         (LinkPhase::Calling, LinkPhase::Greeting),
         (LinkPhase::Greeting, LinkPhase::Open),
-        (LinkPhase::Greeting, LinkPhase::Accepted),
-        (LinkPhase::Accepted, LinkPhase::Open),
         (LinkPhase::Open, LinkPhase::Closing),
     ];
 

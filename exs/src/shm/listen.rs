@@ -1,7 +1,8 @@
 //! The listening side: names, connecting peers, answers.
 //!
 //! A connecting peer is a start-up until its HELLO has come, and has no link. The generic
-//! driver limits start-ups; this driver also limits the time from ACCEPT to READY.
+//! driver limits start-ups. The connection is established with ACCEPT, as the reply of MPA
+//! establishes one on the software RNIC.
 //!
 //! A listener does not believe what a peer says of itself: the addresses in its HELLO must belong
 //! to this listener and this host.
@@ -29,8 +30,6 @@ use crate::sys::{
 };
 use crate::time::Time;
 
-/// Time from ACCEPT to READY. The peer is on this host, and holds a place in the backlog meanwhile.
-const READY_LIMIT: Duration = Duration::from_secs(5);
 /// Peers that may wait in the kernel. A peer that finds the backlog full tries again.
 const BACKLOG: u32 = 4096;
 
@@ -218,16 +217,17 @@ impl LinkSetup for Box<ShmLink> {
         (link.peer.ord, link.peer.ird) = (ord.min(their_ird), ird.min(their_ord));
         link.set_peer(link.peer.cred, uid);
         let private_data = param.private_data.to_vec();
-        link.enter(LinkPhase::Accepted);
-        driver.setups.note(Source::Link(id));
-        let link = driver.links.get_mut(id)?;
         // If the peer has gone meanwhile, its socket will show that.
         link.send_control(&ControlMessage::Accept { ird, ord, private_data }, &[]);
-        Ok((link.peer.addrs, param.timeout.min(READY_LIMIT)))
+        Ok((link.peer.addrs, param.timeout))
     }
 
+    /// ACCEPT has left. If the peer has gone meanwhile, it has hung up.
     fn answered(driver: &mut ShmRnic, id: u32, _: Time) {
-        driver.enqueue(Source::Link(id));
+        let owner = driver.links.get(id).map(|link| link.base.owner);
+        if let Ok(LinkOwner::Qp(qp)) = owner {
+            driver.establish(id, qp, Vec::new());
+        }
     }
 
     fn refuse(

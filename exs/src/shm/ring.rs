@@ -62,8 +62,8 @@ pub(super) const LANE: u64 = LANE_LEN as u64;
 const LANE_LEN: usize = 256 << 10;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"EXS shm\0");
-/// Version of the layout and of the records.
-pub(super) const VERSION: u64 = 7;
+/// Version of the layout, of the records and of the start-up.
+pub(super) const VERSION: u64 = 8;
 /// The geometry: magic, version, bytes of a ring, of a lane, of all. The nonces follow.
 const GEOMETRY: [u64; 5] = [MAGIC, VERSION, RING, LANE, TOTAL as u64];
 const NONCES: usize = HEAD + 8 * GEOMETRY.len();
