@@ -277,7 +277,12 @@ impl Session {
         }
         // The peer may be waiting for what this side owes.
         let pressing = self.out.ack_due || self.credits.peer_is_short();
-        let quiet = matches!(message, Message::Advert(_) | Message::Ready | Message::Credit);
+        let quiet = match message {
+            Message::Advert(_) | Message::Ready | Message::Credit => true,
+            // A program that meets the end most likely closes next.
+            Message::CloseAck => !self.life.is_closing(),
+            _ => false,
+        };
         let relaxed = quiet && !pressing;
         // Data for a receive this small ride in their announcement, ADVERT or not: the ADVERT
         // is worth no doorbell of its own. But then its time of leaving is unknown. So it must
@@ -307,7 +312,9 @@ impl Session {
         let wr = Wr { op, head: &head[..len], sges: &[], file: None, inline: false, signalled };
         let bell = match (relaxed, idle) {
             (false, _) => Doorbell::Now,
-            (true, false) if message == Message::Ready => Doorbell::Next,
+            (true, false) if matches!(message, Message::Ready | Message::CloseAck) => {
+                Doorbell::Next
+            }
             (true, false) => Doorbell::Soon,
             (true, true) => Doorbell::Piggyback,
         };

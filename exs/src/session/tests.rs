@@ -82,6 +82,21 @@ fn a_close_by_the_peer_ends_sends_and_leaves_data_readable() {
 }
 
 #[test]
+fn the_answer_to_a_close_leaves_with_the_close_that_follows() {
+    for (closes, bell) in [(false, Doorbell::Next), (true, Doorbell::Now)] {
+        let mut p = Pair::new(cfg(), true);
+        p.run();
+        if closes {
+            p.close(1, 1);
+            p.settle(1);
+        }
+        p.deliver(1, Message::Close);
+        let now = p.now();
+        assert_eq!(p.with(1, |s, port| s.drive(now, port)), bell, "this side has closed: {closes}");
+    }
+}
+
+#[test]
 fn immediates_announce_where_the_rnic_has_them() {
     for (imm, messages) in [(true, 1), (false, 2)] {
         let mut p = Pair::new(SessionConfig { inline_max: 0, ..cfg() }, imm);

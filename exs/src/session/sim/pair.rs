@@ -237,12 +237,17 @@ impl Pair {
 
     /// A message of the peer's arrives, by the rules or not.
     pub(in crate::session) fn hear(&mut self, side: usize, message: Message) {
+        self.deliver(side, message);
+        self.settle(side);
+    }
+
+    /// As `hear`, and the session is not driven.
+    pub(in crate::session) fn deliver(&mut self, side: usize, message: Message) {
         let mut head = [0; MAX_HEADER];
         let len = message.emit(Piggyback::default(), &mut head);
         let slot = Region::from_vec(head[..len].to_vec()).segment(0, len).unwrap();
         let now = self.net.now;
         let _ = self.with(side, |s, end| s.handle_message(now, end, &slot));
-        self.settle(side);
     }
 
     pub(in crate::session) fn close(&mut self, side: usize, op: u64) {
