@@ -17,6 +17,7 @@ use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::sentry::{AfterSleep, Duty};
 use super::shards::{self, Shard};
+use super::sleep_end::SleepEnd;
 use super::ticks::Program;
 use crate::sys::{note_calls, yield_now};
 
@@ -172,7 +173,7 @@ impl Context {
                     self.lock().plain.note_needless_batch();
                     AfterSleep::Leads(reactor)
                 }
-                Duty::SleepBelow => self.sleep_below(),
+                Duty::SleepBelow => self.sleep_below(SleepEnd::FAR),
             };
             parks = self.lead_in_background(slept);
         }

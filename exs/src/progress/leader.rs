@@ -288,13 +288,13 @@ impl Leadership {
         None
     }
 
-    /// The background thread is about to sleep in the reactor below a thread of the program that leads.
-    /// False: there is no such thread.
-    pub(super) fn sleep_below(&self) -> bool {
+    /// The background thread is about to sleep in the reactor, until `until` at most, below a thread of
+    /// the program that leads. False: there is no such thread.
+    pub(super) fn sleep_below(&self, until: Time) -> bool {
         let st = self.lock();
         let leads = st.lead == Lead::Application;
         if leads {
-            self.sentry_sleep.begin(SleepEnd::FAR);
+            self.sentry_sleep.begin(until);
         }
         leads
     }

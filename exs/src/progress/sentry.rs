@@ -144,7 +144,8 @@ impl Context {
             return AfterSleep::Leads(self.ask_kernel(reactor));
         }
         self.show_news(false);
-        if let Some(reactor) = self.lead.begin_sentry(reactor, self.announced_sleep()) {
+        let until = self.announced_sleep();
+        if let Some(reactor) = self.lead.begin_sentry(reactor, until) {
             self.end_sleep();
             return AfterSleep::Leads(reactor);
         }
@@ -152,7 +153,7 @@ impl Context {
         match self.sleep_in_reactor(left) {
             Woken::Leads(reactor) => AfterSleep::Leads(reactor),
             Woken::Above => AfterSleep::Parks,
-            Woken::Below => self.sleep_below(),
+            Woken::Below => self.sleep_below(until),
         }
     }
 
@@ -162,18 +163,24 @@ impl Context {
         reactor
     }
 
-    /// The background thread sleeps below a thread of the program that leads, as long as that pays.
-    pub(super) fn sleep_below(&self) -> AfterSleep {
+    /// The background thread sleeps below a thread of the program that leads, as long as that pays. It
+    /// wakes at `until`, the shard's next deadline at some time: a leader that gives the lead back wakes
+    /// it only for an earlier deadline.
+    pub(super) fn sleep_below(&self, until: Time) -> AfterSleep {
         let mut disturbed = Allowance::of(DISTURBED);
-        while disturbed.may(self.now()) && self.lead.sleep_below() {
-            match self.sleep_in_reactor(SLEEP_MAX) {
+        loop {
+            let now = self.now();
+            let until = if until > now { until } else { SleepEnd::FAR };
+            if !disturbed.may(now) || !self.lead.sleep_below(until) {
+                return AfterSleep::Looks;
+            }
+            match self.sleep_in_reactor(until.since(now).min(SLEEP_MAX)) {
                 Woken::Leads(reactor) => return AfterSleep::Leads(reactor),
                 // The next sleep would be above that of the leader again.
                 Woken::Above => return AfterSleep::Parks,
                 Woken::Below => {}
             }
         }
-        AfterSleep::Looks
     }
 
     /// The background thread sleeps in the reactor for `left` at most.

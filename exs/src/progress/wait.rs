@@ -12,6 +12,7 @@ use super::event::RawEvent;
 use super::pace::{AT_HAND, ROUNDS_PER_POLL};
 use super::queue::{QueueCore, Want};
 use super::reactor::Reactor;
+use super::sleep_end::SleepEnd;
 use super::spin::{LOOK, USUAL_TURN};
 use super::waiter::{Waiter, waiter};
 use crate::sys::{HeldSignals, cycles};
@@ -19,10 +20,6 @@ use crate::time::Time;
 
 /// The longest sleep in the reactor: mio takes milliseconds.
 pub(super) const SLEEP_MAX: Duration = Duration::from_secs(3600);
-
-/// The end of a sleep without a deadline. It is not [`SleepEnd::FAR`](super::sleep_end::SleepEnd::FAR): a
-/// thread that sleeps below the leader until then is woken when it gets the lead back.
-const NO_DEADLINE: Time = Time::from_nanos(u64::MAX - 1);
 
 /// A leader steps aside after this many turns that served other threads, if its own events have not
 /// come.
@@ -338,7 +335,7 @@ impl Context {
         // later sees this value. A thread that leaves work without the lock and sees no sleep does
         // not wake this thread, so the look for such work comes after the announcement.
         self.lead.bell.note_sleep();
-        self.announced.begin(next.unwrap_or(NO_DEADLINE).min(NO_DEADLINE));
+        self.announced.begin(next.unwrap_or(SleepEnd::FAR));
         let busy = found || engine.wants_run() || engine.has_lazy();
         match busy {
             true => Duration::ZERO,

@@ -172,13 +172,29 @@ fn what_the_sleeper_finds_goes_to_the_leader() {
     lead.findings.fetch(&mut reactor.ready);
     assert!(!lead.findings.has_any());
     assert_eq!(std::mem::take(&mut reactor.ready), [FOUND]);
-    assert!(lead.sleep_below() && lead.woke(vec![FOUND]).is_none());
+    assert!(lead.sleep_below(SleepEnd::FAR) && lead.woke(vec![FOUND]).is_none());
     lead.leave(reactor, Some(&a), (false, false));
     assert!(!lead.findings.has_any());
     let reactor = wait_in(&lead, &a).expect("free");
     assert_eq!(reactor.ready, [FOUND], "the next leader has it");
     lead.leave(reactor, Some(&a), (false, false));
-    assert!(!lead.sleep_below(), "no thread leads");
+    assert!(!lead.sleep_below(SleepEnd::FAR), "no thread leads");
+}
+
+#[test]
+fn a_sleeper_below_a_leader_is_not_woken_for_the_deadline_that_it_knows() {
+    let lead = lead();
+    let fd = sleeping(&lead);
+    let a = Waiter::new().unwrap();
+    for (until, next, wakes) in
+        [(100, 100, false), (100, 200, false), (u64::MAX, u64::MAX, false), (100, 99, true)]
+    {
+        let (until, next) = (Time::from_nanos(until), Time::from_nanos(next));
+        let reactor = wait_in(&lead, &a).expect("it sleeps");
+        assert!(lead.woke(Vec::new()).is_none() && lead.sleep_below(until));
+        assert!(lead.give_back(reactor, &a, next).is_none());
+        assert_eq!(was_rung(fd), wakes, "{until:?}, {next:?}");
+    }
 }
 
 #[test]
@@ -204,7 +220,7 @@ fn a_leader_calls_a_parked_thread_to_sleep_below_it() {
     let background = Arc::clone(&lead);
     let thread = std::thread::spawn(move || {
         let duty = background.background_wait(&ticks(), true);
-        matches!(duty, Duty::SleepBelow) && background.sleep_below()
+        matches!(duty, Duty::SleepBelow) && background.sleep_below(SleepEnd::FAR)
     });
     while !lead.is_parked() {
         std::thread::yield_now();
