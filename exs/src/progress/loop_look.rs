@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::context::Context;
 use super::drive::{DriveTurn, Driven, LedFor};
 use super::event::RawEvent;
-use super::pace::Spin;
+use super::pace::{Rhythm, Spin};
 use super::queue::{QueueCore, Want};
 use super::spin::{AskedWhere, UNYIELDING};
 use super::wait::Waited;
@@ -57,7 +57,7 @@ impl Context {
     /// Begins a look of a driver that has found events, where looks have lately paid. None: the driver
     /// must sleep at once.
     pub(crate) fn begin_look(&self, queue: &QueueCore) -> Option<LoopLook> {
-        let (peek, spin) = (queue.pace().peek_in_loop(SLICE), self.spin(queue));
+        let (peek, spin) = (queue.pace().peek_in_loop(SLICE), self.spin(queue, Rhythm::Steady));
         (peek.is_some() || spin.is_some()).then_some(LoopLook { peek, spin, begun: None })
     }
 
@@ -77,7 +77,7 @@ impl Context {
             SliceEnd::GoesOn => None,
             SliceEnd::WantsTurn => match self.lead_for(queue, min, true) {
                 Ok(LedFor::Found { asked }) => {
-                    self.note_spin_found(queue);
+                    self.note_spin_found(queue, Rhythm::Steady);
                     Some(Driven::Found { asked })
                 }
                 Ok(LedFor::Nothing(DriveTurn::Led)) => None,
@@ -109,7 +109,7 @@ impl Context {
             queue.pace().note_peek(peek, self.has_paid(&looks));
         }
         if looks.waited != Waited::TooFew {
-            self.note_spin_found(queue);
+            self.note_spin_found(queue, Rhythm::Steady);
             return SliceEnd::Found;
         }
         let Some(spin) = look.spin else { return SliceEnd::Over };
@@ -118,7 +118,7 @@ impl Context {
         let crowded = self.attention.crowding.is_crowded(now) && !spin.is_endless();
         let over = spin.is_over(now.since(begun), source == Some(AskedWhere::Memory));
         if crowded || over || source == Some(AskedWhere::Nowhere) {
-            queue.pace().note_miss();
+            queue.pace().note_miss(Rhythm::Steady);
             return SliceEnd::Over;
         }
         if looks.want_turn() {

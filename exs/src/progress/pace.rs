@@ -24,6 +24,12 @@ const AFTER_SHORT_SLEEP: u32 = MAX_SPIN_MISSES - 2;
 /// A sleep this short makes an adaptive queue spin again: two threads that wake each other take
 /// about as long, and would not if they spun.
 const SHORT_SLEEP: Duration = Duration::from_micros(150);
+/// A wait is rare if no thread has led for this long before it. The peer's thread sleeps by then, and
+/// its processor, too, so an answer takes longer than one of a steady exchange.
+const AWAY: Duration = Duration::from_millis(1);
+/// Misses in rare waits after which only each [`RARE_PROBE`]th one spins.
+const MAX_RARE_MISSES: u32 = 2;
+const RARE_PROBE: u32 = 64;
 
 /// Peeks without a find after which only each [`PROBE`]th wait peeks.
 const MAX_PEEK_MISSES: u32 = 4;
@@ -55,12 +61,22 @@ const SLICES: Duration = Duration::from_millis(20);
 /// as active, are found there alone.
 pub(super) const ROUNDS_PER_POLL: u32 = 64;
 
+/// How soon a wait follows the last lead in its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rhythm {
+    Steady,
+    /// The threads of the program have been away for a while.
+    Rare,
+}
+
 /// How threads wait at a queue, and what of it has paid lately. Threads that lose counts to each other
 /// do no harm.
 #[derive(Debug)]
 pub(super) struct Pace {
     policy: AtomicU8,
     spin_misses: AtomicU32,
+    /// Rare waits since the last one whose spin has paid.
+    rare_misses: AtomicU32,
     peek_misses: AtomicU32,
     /// Waits for an attended connection since the last peek there that found something.
     attended_misses: AtomicU32,
@@ -72,6 +88,7 @@ impl Pace {
         let pace = Pace {
             policy: AtomicU8::new(0),
             spin_misses: zero(),
+            rare_misses: zero(),
             peek_misses: zero(),
             attended_misses: zero(),
         };
@@ -97,31 +114,49 @@ impl Pace {
     }
 
     /// How long a thread may spin. `crowded`: other programs want the processors.
-    pub(super) fn spin(&self, crowded: bool) -> Option<Spin> {
+    pub(super) fn spin(&self, crowded: bool, rhythm: Rhythm) -> Option<Spin> {
         match self.policy() {
             WaitPolicy::Notify => None,
             WaitPolicy::BusyPoll => Some(Spin(None)),
             WaitPolicy::Adaptive => {
-                let pays = self.spin_misses.load(Ordering::Relaxed) < MAX_SPIN_MISSES;
-                (pays && !crowded).then_some(Spin(Some(SPIN)))
+                (self.spin_pays(rhythm) && !crowded).then_some(Spin(Some(SPIN)))
             }
         }
     }
 
+    fn spin_pays(&self, rhythm: Rhythm) -> bool {
+        let misses = self.record(rhythm).load(Ordering::Relaxed);
+        match rhythm {
+            Rhythm::Steady => misses < MAX_SPIN_MISSES,
+            Rhythm::Rare => misses < MAX_RARE_MISSES || misses.is_multiple_of(RARE_PROBE),
+        }
+    }
+
     /// A spin has found its event.
-    pub(super) fn note_find(&self) {
-        self.spin_misses.store(0, Ordering::Relaxed);
+    pub(super) fn note_find(&self, rhythm: Rhythm) {
+        self.record(rhythm).store(0, Ordering::Relaxed);
     }
 
-    /// A spin has found nothing.
-    pub(super) fn note_miss(&self) {
-        self.spin_misses.fetch_add(1, Ordering::Relaxed);
+    /// A spin has found nothing, or did not pay.
+    pub(super) fn note_miss(&self, rhythm: Rhythm) {
+        self.record(rhythm).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A sleep has ended.
-    pub(super) fn note_sleep(&self, took: Duration) {
-        if took < SHORT_SLEEP {
-            self.spin_misses.fetch_min(AFTER_SHORT_SLEEP, Ordering::Relaxed);
+    /// A sleep has ended. Rare waits that sleep at once count as misses, until one of them probes.
+    pub(super) fn note_sleep(&self, took: Duration, rhythm: Rhythm) {
+        match rhythm {
+            Rhythm::Rare if !self.spin_pays(rhythm) => self.note_miss(rhythm),
+            Rhythm::Steady if took < SHORT_SLEEP => {
+                self.spin_misses.fetch_min(AFTER_SHORT_SLEEP, Ordering::Relaxed);
+            }
+            Rhythm::Rare | Rhythm::Steady => {}
+        }
+    }
+
+    fn record(&self, rhythm: Rhythm) -> &AtomicU32 {
+        match rhythm {
+            Rhythm::Steady => &self.spin_misses,
+            Rhythm::Rare => &self.rare_misses,
         }
     }
 
@@ -229,6 +264,12 @@ impl Attention {
         led > 0 && now.since(Time::from_nanos(led)) < SLICES
     }
 
+    /// The rhythm of a wait that begins now.
+    pub(super) fn rhythm(&self, now: Time) -> Rhythm {
+        let led = Time::from_nanos(self.led.load(Ordering::Relaxed));
+        if now.since(led) > AWAY { Rhythm::Rare } else { Rhythm::Steady }
+    }
+
     /// Threads have done without a leader for long.
     pub(super) fn lacks_leader(&self, now: Time) -> bool {
         now.as_nanos().saturating_sub(self.led.load(Ordering::Relaxed)) > LEAD_EVERY
@@ -332,35 +373,61 @@ mod tests {
     #[test]
     fn spins_that_find_nothing_end_until_a_sleep_is_short() {
         let pace = Pace::new(ADAPTIVE);
-        let spin = pace.spin(false).unwrap();
+        let spin = pace.spin(false, Rhythm::Steady).unwrap();
         assert!(!spin.is_over(SPIN / 2, false) && spin.is_over(SPIN, false));
         assert!(!spin.is_over(2 * SPIN, true) && spin.is_over(3 * SPIN, true));
-        assert_eq!(pace.spin(true), None, "other programs want the processors");
-        (0..MAX_SPIN_MISSES).for_each(|_| pace.note_miss());
-        assert_eq!(pace.spin(false), None);
-        pace.note_sleep(SHORT_SLEEP);
-        assert_eq!(pace.spin(false), None, "that was long");
-        pace.note_sleep(SHORT_SLEEP / 2);
+        assert_eq!(pace.spin(true, Rhythm::Steady), None, "other programs want the processors");
+        (0..MAX_SPIN_MISSES).for_each(|_| pace.note_miss(Rhythm::Steady));
+        assert_eq!(pace.spin(false, Rhythm::Steady), None);
+        pace.note_sleep(SHORT_SLEEP, Rhythm::Steady);
+        assert_eq!(pace.spin(false, Rhythm::Steady), None, "that was long");
+        pace.note_sleep(SHORT_SLEEP / 2, Rhythm::Steady);
         for _ in 0..2 {
-            assert!(pace.spin(false).is_some());
-            pace.note_miss();
+            assert!(pace.spin(false, Rhythm::Steady).is_some());
+            pace.note_miss(Rhythm::Steady);
         }
-        assert_eq!(pace.spin(false), None);
-        pace.note_find();
-        assert!(pace.spin(false).is_some());
+        assert_eq!(pace.spin(false, Rhythm::Steady), None);
+        pace.note_find(Rhythm::Steady);
+        assert!(pace.spin(false, Rhythm::Steady).is_some());
     }
 
     #[test]
     fn a_policy_that_is_not_adaptive_learns_nothing() {
         let busy = Pace::new(WaitPolicy::BusyPoll);
-        (0..100).for_each(|_| busy.note_miss());
-        let spin = busy.spin(true).unwrap();
+        (0..100).for_each(|_| busy.note_miss(Rhythm::Steady));
+        let spin = busy.spin(true, Rhythm::Steady).unwrap();
         assert!(spin.is_endless() && !spin.is_over(Duration::MAX, false));
         assert_eq!(busy.peek(None), Some(BUSY_PEEK));
         busy.set_policy(WaitPolicy::Notify);
-        assert_eq!((busy.policy(), busy.spin(false)), (WaitPolicy::Notify, None));
+        assert_eq!((busy.policy(), busy.spin(false, Rhythm::Steady)), (WaitPolicy::Notify, None));
         #[cfg(feature = "tokio")]
         assert_eq!(busy.peek_in_loop(PEEK), None);
+    }
+
+    #[test]
+    fn spins_of_rare_waits_must_have_paid_in_rare_waits() {
+        let pace = Pace::new(ADAPTIVE);
+        let spun = |waits: u32, found: bool| -> Vec<u32> {
+            let spins = |_: &u32| {
+                let spins = pace.spin(false, Rhythm::Rare).is_some();
+                match (spins, found) {
+                    (true, true) => pace.note_find(Rhythm::Rare),
+                    (true, false) => pace.note_miss(Rhythm::Rare),
+                    (false, _) => pace.note_sleep(SHORT_SLEEP / 2, Rhythm::Rare),
+                }
+                spins
+            };
+            (0..waits).filter(spins).collect()
+        };
+        assert_eq!(spun(3, true), [0, 1, 2]);
+        assert_eq!(spun(2 * RARE_PROBE, false), [0, 1, RARE_PROBE]);
+        assert_eq!(spun(3, true), [0, 1, 2], "a probe brings them back");
+        spun(2, false);
+        assert!(pace.spin(false, Rhythm::Steady).is_some(), "a record of its own");
+        let attention = Attention::default();
+        attention.note_lead(at(100));
+        let rhythms = [at(1_100), at(1_101)].map(|now| attention.rhythm(now));
+        assert_eq!(rhythms, [Rhythm::Steady, Rhythm::Rare]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::companions::Companions;
 use super::context::Context;
 use super::engine::DeviceSet;
 use super::event::RawEvent;
-use super::pace::{ROUNDS_PER_POLL, Spin};
+use super::pace::{ROUNDS_PER_POLL, Rhythm, Spin};
 use super::queue::{QueueCore, Want};
 use super::reactor::Reactor;
 use super::wait::{Goal, Led, Waited, io_error};
@@ -30,6 +30,17 @@ pub(super) const LOOKS: u32 = 16;
 /// Each look takes the lock of a socket, and a peer that is about to write to the socket would wait
 /// for that lock.
 const REST: u64 = 2;
+/// A yield that took longer has let another thread run.
+const SWITCH: Duration = Duration::from_micros(5);
+
+/// What a yield of the processor has told.
+struct Yielded {
+    /// Another thread ran meanwhile.
+    switched: bool,
+    /// Other programs want the processors.
+    crowded: bool,
+}
+
 /// How a thread looks.
 #[derive(Clone, Copy)]
 struct How {
@@ -114,15 +125,20 @@ impl Context {
         foreign: &mut u32,
         took: u64,
     ) -> Result<Option<Led>, Error> {
-        let Goal { queue, waiter, held, .. } = *goal;
-        let Some(spin) = self.spin(queue) else { return Ok(None) };
-        let done = |foreign: u32| {
+        let Goal { queue, waiter, held, rhythm, .. } = *goal;
+        let Some(spin) = self.spin(queue, rhythm) else { return Ok(None) };
+        let done = |foreign: u32, switched: bool| {
             let led = self.led(goal, foreign);
             if matches!(led, Some(Led::Done)) {
-                self.note_spin_found(queue);
+                // In a rare wait, the peer's thread ran because this one yielded. A sleep does the same.
+                match switched && rhythm == Rhythm::Rare {
+                    true => queue.pace().note_miss(rhythm),
+                    false => self.note_spin_found(queue, rhythm),
+                }
             }
             led
         };
+        let mut switched = false;
         let begun = self.now();
         let mut cheapest = took.min(USUAL_TURN);
         loop {
@@ -131,7 +147,7 @@ impl Context {
             let until = cycles().saturating_add(cheapest.saturating_mul(LOOK));
             let found = self.peek_while(goal, foreign, || cycles() < until);
             if found == Some(true)
-                && let Some(led) = done(*foreign)
+                && let Some(led) = done(*foreign, switched)
             {
                 self.attention.note_find();
                 return Ok(Some(led));
@@ -143,35 +159,38 @@ impl Context {
             companions.turn(true, Some(waiter)).map_err(|e| io_error("epoll_wait", &e))?;
             let turn = self.turn(Some(reactor), true, Some(waiter));
             *foreign += u32::from(turn.served_others);
-            if let Some(led) = done(*foreign) {
+            if let Some(led) = done(*foreign, switched) {
                 return Ok(Some(led));
             }
             self.look_at_reactor(reactor, held)?;
             if spin.is_over(self.now().since(begun), found.is_some()) {
                 break;
             }
-            if self.yield_core() && !spin.is_endless() {
+            let yielded = self.yield_core();
+            if yielded.crowded && !spin.is_endless() {
                 break;
             }
+            switched |= yielded.switched;
             cheapest = cheapest.min(cycles().saturating_sub(start));
         }
-        queue.pace().note_miss();
+        queue.pace().note_miss(rhythm);
         Ok(None)
     }
 
     /// A spin of a thread that waits at this queue has found its event.
-    pub(super) fn note_spin_found(&self, queue: &QueueCore) {
-        queue.pace().note_find();
+    pub(super) fn note_spin_found(&self, queue: &QueueCore, rhythm: Rhythm) {
+        queue.pace().note_find(rhythm);
         self.attention.crowding.note_find();
     }
 
     /// Lets another thread run, since the peer may wait for this very core. If no other thread
-    /// wants to run, this costs a fraction of a microsecond. Returns true if other programs want
-    /// the processors.
-    fn yield_core(&self) -> bool {
+    /// wants to run, this costs a fraction of a microsecond.
+    fn yield_core(&self) -> Yielded {
         let begun = self.now();
         yield_now();
-        self.attention.crowding.note_yield(begun, self.now())
+        let now = self.now();
+        let crowded = self.attention.crowding.note_yield(begun, now);
+        Yielded { switched: now.since(begun) > SWITCH, crowded }
     }
 
     /// Asks the kernel, if that is due, for everything that a look at connections does not find.
@@ -208,8 +227,8 @@ impl Context {
     }
 
     /// How long a thread that waits at this queue may spin. None: it must not spin.
-    pub(super) fn spin(&self, queue: &QueueCore) -> Option<Spin> {
-        queue.pace().spin(self.attention.crowding.is_crowded(self.clock.about()))
+    pub(super) fn spin(&self, queue: &QueueCore, rhythm: Rhythm) -> Option<Spin> {
+        queue.pace().spin(self.attention.crowding.is_crowded(self.clock.about()), rhythm)
     }
 
     /// Looks at memory for `limit` at most, before this thread leads, and takes the small messages
@@ -221,7 +240,7 @@ impl Context {
         limit: Option<Duration>,
         want: Option<&mut Want<'_, E>>,
     ) -> Waited {
-        if self.spin(queue).is_none() {
+        if self.spin(queue, Rhythm::Steady).is_none() {
             return Waited::TooFew;
         }
         let Some(limit) = queue.pace().peek(limit) else { return Waited::TooFew };
@@ -293,7 +312,7 @@ impl Context {
             }
             if now >= yields_from {
                 yields += 1;
-                if self.yield_core() {
+                if self.yield_core().crowded {
                     break;
                 }
             } else if called == 0 {

@@ -9,7 +9,7 @@ use super::background::PASSING_TURNS;
 use super::companions::Companions;
 use super::context::Context;
 use super::event::RawEvent;
-use super::pace::{AT_HAND, ROUNDS_PER_POLL};
+use super::pace::{AT_HAND, ROUNDS_PER_POLL, Rhythm};
 use super::queue::{QueueCore, Want};
 use super::reactor::Reactor;
 use super::sleep_end::SleepEnd;
@@ -63,6 +63,7 @@ pub(super) struct Goal<'a> {
     pub(super) deadline: Option<Time>,
     /// Held signals that the thread lets in while it sleeps. None: it holds no signals.
     pub(super) held: Option<&'a HeldSignals>,
+    pub(super) rhythm: Rhythm,
 }
 
 impl Goal<'_> {
@@ -125,7 +126,8 @@ impl Context {
         waiter.min.store(min, Ordering::SeqCst);
         queue.enlist(&waiter);
         let deadline = timeout.map(|t| self.now() + t);
-        let goal = Goal { queue, waiter: &waiter, min, deadline, held };
+        let rhythm = self.attention.rhythm(self.clock.about());
+        let goal = Goal { queue, waiter: &waiter, min, deadline, held, rhythm };
         let result = self.wait_enlisted(&goal);
         queue.delist(&waiter);
         result.map(Waited::of)
@@ -184,7 +186,7 @@ impl Context {
 
     #[inline(never)]
     fn wait_enlisted(&self, goal: &Goal<'_>) -> Result<bool, Error> {
-        let Goal { queue, waiter, min, deadline, held } = *goal;
+        let Goal { queue, waiter, min, deadline, held, .. } = *goal;
         let mut aside = false;
         let mut companions = Companions::of_thread(self.shard());
         loop {
@@ -235,8 +237,10 @@ impl Context {
         loop {
             // A thread that is about to spin looks everywhere at once, unless the reactor has
             // already reported something.
-            let (spins, start) =
-                (reactor.ready.is_empty() && self.spin(goal.queue).is_some(), cycles());
+            let (spins, start) = (
+                reactor.ready.is_empty() && self.spin(goal.queue, goal.rhythm).is_some(),
+                cycles(),
+            );
             let beside = companions.turn(spins, Some(goal.waiter));
             let beside = beside.map_err(|e| io_error("epoll_wait", &e))?;
             let turn = self.turn(Some(reactor), spins, Some(goal.waiter));
@@ -283,7 +287,7 @@ impl Context {
         let begun = self.now();
         let slept =
             self.sleep_until(goal.deadline, goal.held, reactor, companions, || goal.reached());
-        goal.queue.pace().note_sleep(self.now().since(begun));
+        goal.queue.pace().note_sleep(self.now().since(begun), goal.rhythm);
         slept.map_err(|e| io_error("epoll_wait", &e))
     }
 
