@@ -58,10 +58,16 @@ pub(crate) fn cpu_of(process: u32) -> Result<Duration, Failure> {
     let tasks = format!("/proc/{process}/task");
     let mut sum = Duration::ZERO;
     for task in fs::read_dir(&tasks).during(&tasks)? {
-        let file = task.during(&tasks)?.path().join("schedstat");
-        // A thread may end meanwhile.
-        let text = fs::read_to_string(file).unwrap_or_default();
-        let nanos = text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        let task = task.during(&tasks)?.path();
+        let file = task.join("schedstat");
+        let text = match fs::read_to_string(&file) {
+            // The thread has ended meanwhile.
+            Err(_) if !task.exists() => continue,
+            read => read.during(format!("{} (CONFIG_SCHED_INFO)", file.display()))?,
+        };
+        let nanos = text.split(' ').next().and_then(|n| n.parse().ok());
+        let nanos =
+            nanos.ok_or_else(|| Failure(format!("{} begins with no number", file.display())))?;
         sum += Duration::from_nanos(nanos);
     }
     Ok(sum)
