@@ -31,11 +31,16 @@ impl Time {
     }
 }
 
+/// The nanoseconds of a duration: as many as fit, which are 584 years.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Add<Duration> for Time {
     type Output = Time;
     /// Saturates: "in `Duration::MAX`" means never, not an overflow.
     fn add(self, d: Duration) -> Time {
-        Time(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+        Time(self.0.saturating_add(nanos(d)))
     }
 }
 

@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::Time;
+use crate::time::{Time, nanos};
 
 /// A yield that takes longer has given the processor to a thread that computes. A shorter one has
 /// mostly let a peer run.
@@ -86,10 +86,6 @@ impl Crowding {
     pub(super) fn is_crowded(&self, now: Time) -> bool {
         now.as_nanos() < self.until.load(Ordering::Relaxed)
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    duration.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

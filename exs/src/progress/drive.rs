@@ -32,7 +32,6 @@ use super::Error;
 use super::background::PASSING_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
-use super::pace::Rhythm;
 use super::queue::{DriveFds, FdUse, QueueCore, Want};
 use super::reactor;
 use super::wait::{Waited, io_error};
@@ -331,7 +330,7 @@ impl Context {
         if let Some(slept) = slept
             && matches!(driven, Driven::Found { .. })
         {
-            queue.pace().note_sleep(slept, Rhythm::Steady);
+            queue.pace().note_sleep(slept, super::pace::Rhythm::Steady);
         }
         driven
     }

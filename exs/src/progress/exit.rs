@@ -25,6 +25,7 @@ use super::context::Context;
 use super::reactor::Reactor;
 use super::shards;
 use crate::sys::{EventFd, HeldSignals, at_exit, this_thread};
+use crate::time::nanos;
 
 /// How long the working thread may take to get the engine's lock. The exiting thread may hold it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -143,8 +144,7 @@ fn leave_shards(exit: &Exit) {
     // end has closed.
     shards::all().for_each(|context| context.suppress_events(thread));
     let patience = shards::all().map(|context| context.close_all()).max();
-    let nanos = u64::try_from(patience.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
-    exit.patience.store(nanos, Ordering::Relaxed);
+    exit.patience.store(nanos(patience.unwrap_or_default()), Ordering::Relaxed);
     let (begun, mut pause, mut waits) = (Instant::now(), PAUSES.0, true);
     while shards::all().fold(false, |left, context| left | !context.has_left(pause)) {
         pause = PAUSES.1.min(pause * 2);

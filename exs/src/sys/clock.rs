@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
 
-use crate::time::Time;
+use crate::time::{Time, nanos};
 
 /// Nanoseconds after which the kernel's clock is read again.
 const TRUST: u64 = 1_000_000;
@@ -114,8 +114,7 @@ impl Clock {
     #[cold]
     fn by_kernel(&self) -> u64 {
         let ticks = cycles();
-        // 2^64 ns are 584 years.
-        let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = nanos(self.start.elapsed());
         let seq = self.seq.load(Ordering::Relaxed);
         // Before that, the counter's rate is not known well enough.
         if nanos < TRUST || seq % 2 == 1 {
