@@ -6,7 +6,7 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use exs::{EventQueue, KernelSocket, Options, Socket, SocketType, Token, Transport};
+use exs::{Completion, EventQueue, KernelSocket, Options, Socket, SocketType, Token, Transport};
 use exs_tests::harness::{Ledger, Watchdog, many_files, peer, stream_socket};
 use exs_tests::strangers::{self, Stage, Stranger};
 
@@ -64,9 +64,11 @@ fn a_kernel_connection_that_no_event_brings_is_reset() {
     assert_eq!(end.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
 }
 
-/// A listener that gives each start-up this time.
-fn listener(transport: Transport, backlog: u32, limit: Duration) -> (Socket, SocketAddr) {
-    let options = Options::default().with_transport(transport).with_connect_timeout(limit);
+/// A listener whose strangers may take for ever, as far as its options go.
+fn patient_listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
+    let options = Options::default()
+        .with_transport(transport)
+        .with_connect_timeout(Duration::from_secs(3600));
     let listener = Socket::with_options(SocketType::Stream, options).unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     listener.listen(backlog).unwrap();
@@ -80,14 +82,25 @@ fn listener(transport: Transport, backlog: u32, limit: Duration) -> (Socket, Soc
 fn a_caller_that_never_says_ready_is_timed_out() {
     let _dog = Watchdog::new("a_caller_that_never_says_ready_is_timed_out");
     for transport in [Transport::Shm, Transport::Auto] {
-        let (listener, addr) = listener(transport, 2, Duration::from_millis(50));
+        let (listener, addr) = patient_listener(transport, 2);
+        let patient = listener.options();
+        // The limit is that of the connection alone: its start-up may take as long as it likes.
+        let limit = Duration::from_millis(50);
+        listener.set_options(&patient.clone().with_connect_timeout(limit)).unwrap();
+        let queue = EventQueue::new(4).unwrap();
+        listener.accept(&queue, Token(1)).unwrap();
         let stranger = strangers::accepted(addr);
-        let served = listener.blocking().accept().unwrap().0;
+        let Completion::Accept { socket: served, .. } =
+            queue.next().unwrap().into_completion().unwrap()
+        else {
+            panic!("no connection");
+        };
         let end = served.blocking().recv(&mut [0; 8]).unwrap_err();
         assert_eq!(end.errno(), libc::ETIMEDOUT, "{transport}");
         while stranger.hear().is_none_or(|said| !said.is_empty()) {
             std::thread::yield_now();
         }
+        listener.set_options(&patient).unwrap();
         let honest = stream_socket(transport);
         honest.blocking().connect(addr).unwrap();
         listener.blocking().accept().unwrap();
@@ -106,7 +119,7 @@ fn strangers_keep_no_honest_peers_out() {
     for (transport, roads) in
         [(Transport::Soft, &[tcp][..]), (Transport::Shm, &[shm]), (Transport::Auto, &[tcp, shm])]
     {
-        let (listener, addr) = listener(transport, 128, Duration::from_secs(3600));
+        let (listener, addr) = patient_listener(transport, 128);
         let stages = [Stage::Half, Stage::Connected, Stage::Asked, Stage::Asked];
         let strangers: Vec<Stranger> = (0..STRANGERS)
             .flat_map(|i| roads.iter().map(move |road| road(addr, stages[(i % 16).min(3)])))
