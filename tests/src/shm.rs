@@ -21,7 +21,7 @@ const SIDE: u64 = HEAD + 128;
 /// Where the words of the side that connects are: consumed, lane wanted for, drained,
 /// filled, asleep, state.
 pub const WORDS: [u64; 6] = [SIDE, SIDE + 8, SIDE + 64, SIDE + 128, SIDE + 192, SIDE + 256];
-/// Of the layout.
+/// Of the layout, the records and the start-up.
 pub const VERSION: u64 = 8;
 const SKIP: u8 = 7;
 const NONCE: u64 = 0x5EED_0001;

@@ -300,7 +300,7 @@ impl ShmRnic {
                 let cred = link.peer.cred;
                 (link.peer.ord, link.peer.ird) = (link.peer.ord.min(ird), link.peer.ird.min(ord));
                 link.set_peer(cred, self.parts.trusting.then_some(self.parts.uid));
-                self.establish(id, qp, private_data);
+                self.establish(id, private_data);
             }
             (LinkPhase::Greeting, true, ControlMessage::Reject { private_data }) => {
                 self.drop_link(id);
@@ -312,8 +312,9 @@ impl ShmRnic {
     }
 
     /// Opens a connection whose start-up is complete.
-    pub(super) fn establish(&mut self, id: u32, qp: u32, private_data: Vec<u8>) {
+    pub(super) fn establish(&mut self, id: u32, private_data: Vec<u8>) {
         let Ok(link) = self.links.get_mut(id) else { return };
+        let LinkOwner::Qp(qp) = link.base.owner else { return };
         link.enter(LinkPhase::Open);
         let (ord, ird, addrs) = (link.peer.ord, link.peer.ird, link.peer.addrs);
         self.turns.timers.clear(Source::Link(id));

@@ -224,10 +224,7 @@ impl LinkSetup for Box<ShmLink> {
 
     /// ACCEPT has left. If the peer has gone meanwhile, it has hung up.
     fn answered(driver: &mut ShmRnic, id: u32, _: Time) {
-        let owner = driver.links.get(id).map(|link| link.base.owner);
-        if let Ok(LinkOwner::Qp(qp)) = owner {
-            driver.establish(id, qp, Vec::new());
-        }
+        driver.establish(id, Vec::new());
     }
 
     fn refuse(
