@@ -277,13 +277,15 @@ impl Session {
         }
         // The peer may be waiting for what this side owes.
         let pressing = self.out.ack_due || self.credits.peer_is_short();
-        let quiet = match message {
-            Message::Advert(_) | Message::Ready | Message::Credit => true,
+        let due = match message {
+            _ if pressing => Doorbell::Now,
+            Message::Ready => Doorbell::Next,
             // A program that meets the end most likely closes next.
-            Message::CloseAck => !self.life.is_closing(),
-            _ => false,
+            Message::CloseAck if !self.life.is_closing() => Doorbell::Next,
+            Message::Advert(_) | Message::Credit => Doorbell::Soon,
+            _ => Doorbell::Now,
         };
-        let relaxed = quiet && !pressing;
+        let relaxed = due < Doorbell::Now;
         // Data for a receive this small ride in their announcement, ADVERT or not: the ADVERT
         // is worth no doorbell of its own. But then its time of leaving is unknown. So it must
         // return no credits and no ring bytes, and a message that waits behind it must not wait
@@ -310,14 +312,7 @@ impl Session {
         let len = len + behind.len();
         let signalled = what != WrPurpose::Message;
         let wr = Wr { op, head: &head[..len], sges: &[], file: None, inline: false, signalled };
-        let bell = match (relaxed, idle) {
-            (false, _) => Doorbell::Now,
-            (true, false) if matches!(message, Message::Ready | Message::CloseAck) => {
-                Doorbell::Next
-            }
-            (true, false) => Doorbell::Soon,
-            (true, true) => Doorbell::Piggyback,
-        };
+        let bell = if idle { Doorbell::Piggyback } else { due };
         self.post_wr(port, wr, what.into(), bell)
     }
 
