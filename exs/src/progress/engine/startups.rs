@@ -4,6 +4,9 @@
 //! one message, and fall silent. So each start-up keeps its place for [`GRACE`]. After that it is
 //! *late*, and keeps its place only while no other peer waits for one.
 //!
+//! The software RNIC and shared memory establish a connection with the answer. Start-ups there last
+//! only while they pass between shards; those on RDMA devices wait for the peer.
+//!
 //! A late start-up goes on without a place. The time that a start-up takes says little about its
 //! peer: a loaded host is slow with all of them, and InfiniBand's CM repeats a lost message only after
 //! four seconds. So an honest peer gets its connection, however slow the hosts are. Only when more than
