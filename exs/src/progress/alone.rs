@@ -11,7 +11,7 @@ use super::ticks::{LONG_TICK, Program};
 /// The background thread's questions about its shard.
 pub(super) struct Ticks<'a> {
     /// What the threads of the program do.
-    pub(super) program: &'a dyn Fn() -> Program,
+    pub(super) program: &'a dyn Program,
     /// True if the program sleeps, and comes when the reactor has something.
     pub(super) armed: &'a dyn Fn() -> bool,
     /// Announces the sleep of a program that waits for descriptors, so that the program comes.

@@ -18,8 +18,8 @@ use super::reactor::Reactor;
 use super::sentry::{AfterSleep, Duty};
 use super::shards::{self, Shard};
 use super::sleep_end::SleepEnd;
-use super::ticks::Program;
-use crate::sys::{note_calls, yield_now};
+use super::ticks::{LastLeader, Program};
+use crate::sys::{is_runnable, note_calls, processor_time, yield_now};
 
 /// The most turns of a thread that passes by. It ends earlier if there is no more to do. They serve
 /// about as many connections as the events of one dequeue name.
@@ -93,17 +93,6 @@ impl Context {
         due
     }
 
-    /// What is known of the threads of the program while none of them leads.
-    fn program(&self) -> Program {
-        if self.at_work() {
-            Program::AtWork
-        } else if self.is_in_use() && shards::outnumber_processors() {
-            Program::Preempted
-        } else {
-            Program::Unknown
-        }
-    }
-
     /// The background thread has waited for a tick.
     fn tick(&self) {
         self.show_news(true);
@@ -158,7 +147,7 @@ impl Context {
         let mut parks = false;
         loop {
             let ticks = Ticks {
-                program: &|| self.program(),
+                program: self.as_ref(),
                 armed: &|| self.is_armed(),
                 arm: &|| self.arm_for_sleeper(),
                 ready: &|| self.is_due(),
@@ -235,5 +224,20 @@ impl Context {
             self.released.kernel(dev, ino);
             self.lead.wake();
         }
+    }
+}
+
+impl Program for Context {
+    fn at_work(&self) -> bool {
+        Context::at_work(self)
+    }
+
+    fn last_leader(&self) -> Option<LastLeader> {
+        let thread = self.attention.last_leader()?;
+        processor_time(thread).map(|ran| LastLeader { thread, ran })
+    }
+
+    fn is_runnable(&self, thread: i32) -> bool {
+        is_runnable(thread)
     }
 }

@@ -168,11 +168,6 @@ impl Context {
         matches!(self.engine.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// True if a thread of the program has led a short time ago, and no thread sleeps in the reactor.
-    pub(super) fn is_in_use(&self) -> bool {
-        self.attention.has_led(self.clock.about()) && !self.announced.sleeps()
-    }
-
     /// Waits until another thread releases the engine. A thread that spins sees `posters`, and
     /// releases the engine.
     #[cold]

@@ -5,11 +5,12 @@
 //! must have paid lately. [`Pace`] keeps that record for a queue, and [`Attention`] for a shard.
 //! Neither reads a clock: the caller passes the time.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::WaitPolicy;
 use super::crowding::Crowding;
+use crate::sys::this_thread;
 use crate::time::Time;
 
 /// How long an adaptive wait spins, where spinning has lately paid.
@@ -54,9 +55,6 @@ pub(super) const AT_HAND: Duration = Duration::from_micros(2);
 /// background thread takes the reactor and has every connection say that it sleeps. To lead takes
 /// system calls, which some systems make dear.
 const LEAD_EVERY: u64 = 500_000;
-/// A thread that leads again and again does so within this time, even if it has to wait for a
-/// processor: some time slices of the kernel's scheduler.
-const SLICES: Duration = Duration::from_millis(20);
 /// Rounds between two questions to the kernel. Connections, and sockets that the device does not count
 /// as active, are found there alone.
 pub(super) const ROUNDS_PER_POLL: u32 = 64;
@@ -243,6 +241,8 @@ impl Spin {
 pub(super) struct Attention {
     /// When a thread of the program led last (ns).
     led: AtomicU64,
+    /// The number of that thread. Zero: no thread has led.
+    led_by: AtomicI32,
     /// Times since then that threads have found their events without leading.
     finds: AtomicU32,
     /// A thread peeks.
@@ -253,15 +253,15 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    /// A thread of the program leads, or has led.
+    /// The calling thread, which is of the program, leads or has led.
     pub(super) fn note_lead(&self, now: Time) {
         self.led.store(now.as_nanos(), Ordering::Relaxed);
+        self.led_by.store(this_thread(), Ordering::Relaxed);
     }
 
-    /// A thread of the program has led within the last time slices.
-    pub(super) fn has_led(&self, now: Time) -> bool {
-        let led = self.led.load(Ordering::Relaxed);
-        led > 0 && now.since(Time::from_nanos(led)) < SLICES
+    /// The thread of the program that led last (gettid(2)). None: no thread has.
+    pub(super) fn last_leader(&self) -> Option<i32> {
+        Some(self.led_by.load(Ordering::Relaxed)).filter(|&thread| thread != 0)
     }
 
     /// The rhythm of a wait that begins now.
@@ -433,9 +433,10 @@ mod tests {
     #[test]
     fn threads_do_without_a_leader_for_a_while_only() {
         let attention = Attention::default();
+        assert_eq!(attention.last_leader(), None);
         attention.note_lead(at(1000));
         assert!(!attention.lacks_leader(at(1500)) && attention.lacks_leader(at(1501)));
-        assert!(attention.has_led(at(20_999)) && !attention.has_led(at(21_000)));
+        assert_eq!(attention.last_leader(), Some(this_thread()));
         attention.note_find();
         attention.note_find();
         assert_eq!((attention.finds(), attention.take_finds(), attention.finds()), (2, 2, 0));

@@ -128,12 +128,6 @@ fn fill_processors(beside: Shard) -> bool {
     others.map(|context| context.blocked_threads()).sum::<u64>() >= processors()
 }
 
-/// True if threads of the program are awake in more shards than there are processors.
-pub(super) fn outnumber_processors() -> bool {
-    let awake = all().filter(|context| context.is_in_use()).count();
-    u64::try_from(awake).is_ok_and(|awake| awake > processors())
-}
-
 fn processors() -> u64 {
     static PROCESSORS: OnceLock<u64> = OnceLock::new();
     *PROCESSORS.get_or_init(|| u64::try_from(super::options::processors()).unwrap_or(u64::MAX))

@@ -12,10 +12,3 @@ pub(crate) fn at_exit(f: extern "C" fn()) -> io::Result<()> {
     // the C library first calls what was registered from it. It cannot unwind.
     if unsafe { libc::atexit(f) } == 0 { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) }
 }
-
-/// Returns a number of the calling thread that no other living thread has. The standard library's
-/// number is gone when the thread's own variables are, which go first at the end of the process.
-pub(crate) fn this_thread() -> i32 {
-    // SAFETY: no arguments, and it cannot fail.
-    unsafe { libc::gettid() }
-}

@@ -38,6 +38,7 @@ mod sockaddr;
 mod source;
 mod staging;
 mod tcp;
+mod thread_time;
 mod unix;
 mod uring;
 mod words;
@@ -58,7 +59,7 @@ pub use epoll::{
     EpollSet, MOST_EPOLL_EVENTS, TimerFd, take_epoll_events, unwatch, watch_exclusively,
 };
 pub use eventfd::EventFd;
-pub(crate) use exit::{at_exit, this_thread};
+pub(crate) use exit::at_exit;
 pub use foreign::{ForeignFd, PeerListener, PeerSocket, close_elsewhere};
 pub use futex::{FutexBell, SharedWord, waits_for_words, wake_shared};
 pub use ifaddrs::local_addrs;
@@ -98,6 +99,7 @@ pub use tcp::{
     TcpSendFlags, abort_on_close, claim_port, connect_nonblocking, hold_port, listen, max_segment,
     no_delay, read_at, receive, send, send_file, shutdown_write, starved, traffic_class, will_need,
 };
+pub(crate) use thread_time::{is_runnable, processor_time, this_thread};
 #[cfg(any(test, feature = "internals"))]
 pub use unix::pair;
 pub use unix::{

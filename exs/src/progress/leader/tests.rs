@@ -1,20 +1,29 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::*;
-use crate::progress::ticks::Program;
+use crate::progress::ticks::{LastLeader, Program};
 use crate::sys::take_epoll_events;
+
+/// Nothing is known of the threads of the program.
+struct Unknown;
+
+impl Program for Unknown {
+    fn at_work(&self) -> bool {
+        false
+    }
+
+    fn last_leader(&self) -> Option<LastLeader> {
+        None
+    }
+
+    fn is_runnable(&self, _: i32) -> bool {
+        false
+    }
+}
 
 fn ticks() -> Ticks<'static> {
     let no = &|| false;
-    Ticks {
-        program: &|| Program::Unknown,
-        armed: no,
-        arm: no,
-        ready: no,
-        polls: no,
-        keeps: no,
-        ticked: &|| {},
-    }
+    Ticks { program: &Unknown, armed: no, arm: no, ready: no, polls: no, keeps: no, ticked: &|| {} }
 }
 
 /// The background thread waits until it leads.
