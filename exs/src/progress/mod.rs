@@ -67,6 +67,7 @@ mod report;
 mod room;
 mod route;
 mod sentry;
+mod shard_limits;
 mod shards;
 mod sleep_end;
 mod spin;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::Error;
 use super::grouping::Grouping;
 use super::path::PathOptions;
-use super::shards::{MOST, Shard};
+use super::shard_limits::MOST;
+use super::shards::Shard;
 use super::values::{parse_limit, parse_size, parse_switch, parse_time};
 use crate::plain::KernelIo;
 
@@ -83,35 +84,31 @@ pub(super) fn check_environment() -> Result<(), Error> {
     Options::from_env().map(drop)
 }
 
-/// The shards for each processor, unless `EXS_SHARDS` sets the number of all.
-const SHARDS_PER_PROCESSOR: usize = 4;
-
 /// The processors that this process may run on.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// The most shards of this process: `EXS_SHARDS`, or a number for each processor.
-pub(super) fn shards_by_environment() -> usize {
-    let usual = || (SHARDS_PER_PROCESSOR * processors()).min(most_by_locked_memory());
-    read("EXS_SHARDS", shards).ok().flatten().unwrap_or_else(usual)
+/// `EXS_SHARDS`, if it is set.
+pub(super) fn shards_by_environment() -> Option<usize> {
+    read("EXS_SHARDS", shards).ok().flatten()
 }
 
 /// The locked memory that a shard may have on an RDMA device: receives, and pools for copies.
 #[cfg(feature = "verbs")]
 const LOCKED_EACH: u64 = 8 << 20;
 
-/// The most shards whose memory this process may lock, if the kernel has an RDMA device.
+/// The most shards whose memory this process may lock, if there is a limit and the kernel has an RDMA
+/// device.
 #[cfg(feature = "verbs")]
-fn most_by_locked_memory() -> usize {
-    let limit = || crate::sys::memlock_limit().filter(|_| has_rdma_devices());
-    limit()
-        .map_or(MOST, |bytes| usize::try_from(bytes / LOCKED_EACH).unwrap_or(MOST).clamp(1, MOST))
+pub(super) fn most_by_locked_memory() -> Option<usize> {
+    let limit = crate::sys::memlock_limit().filter(|_| has_rdma_devices());
+    limit.map(|bytes| usize::try_from(bytes / LOCKED_EACH).unwrap_or(MOST))
 }
 
 #[cfg(not(feature = "verbs"))]
-fn most_by_locked_memory() -> usize {
-    MOST
+pub(super) fn most_by_locked_memory() -> Option<usize> {
+    None
 }
 
 /// True if the kernel has an RDMA device.

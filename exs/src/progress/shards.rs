@@ -2,14 +2,15 @@
 //!
 //! A shard is a [`Context`]: an engine with its reactor, its devices, its sockets and its lock.
 //! Shards share nothing on the data path, so threads that use different shards do not slow each
-//! other down. There are at most `EXS_SHARDS` of them, by default four for each processor that the
-//! process may run on. Threads that share a shard wait for each other's turns, which costs 20 %
-//! with four threads on two processors (64-byte messages over the software RNIC). On a host with
-//! RDMA devices there is also no more than one for each 8 MiB that the process may lock. A shard is
-//! made when the first queue needs it, and lasts as long as the process.
+//! other down. There are at most `EXS_SHARDS` of them. By default there are four for each processor
+//! that the process may run on, and up to 32 if more threads have queues. Threads that share a shard
+//! wait for each other's turns, which costs 20 % with four threads on two processors (64-byte messages
+//! over the software RNIC). On a host with RDMA devices there is also no more than one for each 8 MiB
+//! that the process may lock. A shard is made when the first queue needs it, and lasts as long as the
+//! process.
 //!
 //! - An event queue belongs to a shard from its first use on. If the socket of that use has a home, the
-//!   queue belongs there. Otherwise it belongs to the shard with the fewest queues.
+//!   queue belongs there. Otherwise [`ShardLimits`] chooses: the shard with the fewest queues.
 //! - A socket lives in the shard of the queue that its connect names, see [`handle`](super::handle).
 //!   Before that, and as a listener, it lives in the shard of the thread that has made it. A thread that
 //!   has used no shard makes its sockets in the first shard.
@@ -25,12 +26,10 @@ use super::Error;
 use super::context::Context;
 use super::devices::Devices;
 use super::engine::add_counters;
-use super::options::{check_environment, shards_by_environment};
+use super::options::check_environment;
+use super::shard_limits::{MOST, ShardLimits};
 use crate::session::Counters;
 use crate::sys::{ProcessLock, ProcessNumber};
-
-/// The most shards of a process.
-pub(super) const MOST: usize = 1024;
 
 /// A shard's number in the process. Two queues with the same number share one engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,8 +60,8 @@ impl Shard {
 }
 
 static MADE: [OnceLock<Arc<Context>>; MOST] = [const { OnceLock::new() }; MOST];
-/// The number of shards that the process may have; set when the first shard is made.
-static LIMIT: OnceLock<usize> = OnceLock::new();
+/// How many shards the process may have; set when the first shard is made.
+static LIMITS: OnceLock<ShardLimits> = OnceLock::new();
 /// The number of live queues of each shard.
 static QUEUES: [ProcessNumber; MOST] = [const { ProcessNumber::new(0) }; MOST];
 /// Held by a thread that makes a shard, or chooses the shard of a queue.
@@ -98,7 +97,9 @@ pub(super) fn existing_first() -> Option<&'static Arc<Context>> {
 
 /// The shards that were made.
 pub(super) fn all() -> impl Iterator<Item = &'static Arc<Context>> {
-    MADE.iter().take(limit()).filter_map(OnceLock::get)
+    let (usual, beyond) = MADE.split_at(limits().usual);
+    // Those beyond the usual ones are made one after another.
+    usual.iter().filter_map(OnceLock::get).chain(beyond.iter().map_while(OnceLock::get))
 }
 
 /// Calls between two looks at the other shards.
@@ -161,8 +162,8 @@ pub(crate) fn figures_of_all() -> Figures {
     sum
 }
 
-fn limit() -> usize {
-    LIMIT.get().copied().unwrap_or(1)
+fn limits() -> ShardLimits {
+    LIMITS.get().copied().unwrap_or(ShardLimits::exactly(1))
 }
 
 #[cold]
@@ -178,7 +179,7 @@ fn make_locked(shard: Shard) -> Result<&'static Arc<Context>, Error> {
     }
     let made = check_environment()
         .and_then(|()| Context::in_shard(shard, Devices::of_host()))
-        .inspect(|_| begin(shard, shards_by_environment))
+        .inspect(|_| begin(shard, ShardLimits::of_process))
         .map_err(|e| Error::Start { why: e.to_string(), errno: e.errno() })?;
     let made = place.get_or_init(|| made);
     if shard == Shard::FIRST {
@@ -188,9 +189,9 @@ fn make_locked(shard: Shard) -> Result<&'static Arc<Context>, Error> {
 }
 
 /// Prepares the process when it makes its first shard.
-fn begin(shard: Shard, limit: impl FnOnce() -> usize) {
+fn begin(shard: Shard, limits: impl FnOnce() -> ShardLimits) {
     if shard == Shard::FIRST {
-        LIMIT.get_or_init(limit);
+        LIMITS.get_or_init(limits);
         super::exit::close_at_exit();
     }
 }
@@ -201,9 +202,10 @@ fn begin(shard: Shard, limit: impl FnOnce() -> usize) {
 /// EXS is in use, with another number of shards.
 #[cfg(any(test, feature = "internals"))]
 pub fn limit_shards(number: usize) -> Result<(), Error> {
-    match *LIMIT.get_or_init(|| number) {
-        limit if limit == number => Ok(()),
-        limit => Err(Error::invalid(format!("EXS has {limit} shards already"))),
+    let wanted = ShardLimits::exactly(number);
+    match *LIMITS.get_or_init(|| wanted) {
+        limits if limits == wanted => Ok(()),
+        limits => Err(Error::invalid(format!("EXS has {} shards already", limits.usual))),
     }
 }
 
@@ -226,7 +228,7 @@ pub fn leading_threads() -> usize {
 #[cfg(any(test, feature = "internals"))]
 pub(super) fn install(context: Arc<Context>) -> Result<(), Error> {
     MADE[0].set(context).map_err(|_| Error::invalid("EXS has been used already"))?;
-    begin(Shard::FIRST, || 1);
+    begin(Shard::FIRST, || ShardLimits::exactly(1));
     Ok(())
 }
 
@@ -249,13 +251,22 @@ impl Seat {
         Ok(Seat { shard, counted: false })
     }
 
-    /// A seat in the `wanted` shard. None: in the shard with the fewest queues.
+    /// A seat in the `wanted` shard. None: in the one that [`ShardLimits`] chooses.
     fn take(wanted: Option<Shard>) -> Result<Seat, Error> {
         first()?;
         let _one = SET_UP.lock();
-        let queues = |shard: &Shard| QUEUES[shard.index()].get();
-        let fewest = || (0..limit()).map(Shard::at).min_by_key(queues);
-        let shard = wanted.or_else(fewest).unwrap_or(Shard::FIRST);
+        let choose = |first_of_thread| {
+            Shard::at(limits().choose(first_of_thread, |shard| QUEUES[shard].get()))
+        };
+        let shard = match wanted {
+            Some(shard) => shard,
+            None if is_first_queue() => {
+                let own = choose(true);
+                // The usual shards exist, where the process cannot have another one.
+                if make_locked(own).is_ok() { own } else { choose(false) }
+            }
+            None => choose(false),
+        };
         make_locked(shard)?;
         QUEUES[shard.index()].add(1);
         Ok(Seat { shard, counted: true })
@@ -292,6 +303,14 @@ thread_local! {
     static GIVEN: Cell<u64> = const { Cell::new(0) };
     /// True if the thread has made a blocking call on a connection since its last accept.
     static SERVES: Cell<bool> = const { Cell::new(true) };
+    /// True if the thread has chosen the shard of a queue.
+    static HAS_QUEUE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True if the thread chooses the shard of a queue for the first time.
+fn is_first_queue() -> bool {
+    // A thread that ends has no locals any more.
+    HAS_QUEUE.try_with(|has| !has.replace(true)).unwrap_or(false)
 }
 
 /// The thread dequeues from a queue of its own: its blocking calls belong to the same shard.
@@ -336,7 +355,7 @@ pub(super) fn keep_first() {
 
 fn of_thread_that(accepts: bool) -> Shard {
     let chosen = MINE.try_with(|mine| {
-        let shard = mine.get().unwrap_or_else(|| TURNS.lock().next(accepts, limit()));
+        let shard = mine.get().unwrap_or_else(|| TURNS.lock().next(accepts, limits().usual));
         mine.set(Some(shard));
         shard
     });
@@ -362,11 +381,11 @@ pub(crate) fn note_service() {
 pub(crate) fn of_next_accept() -> Shard {
     let own = of_thread_that(true);
     let serves = SERVES.try_with(|serves| serves.replace(false)).unwrap_or(true);
-    let given = match serves {
-        true => 0,
-        false => GIVEN.try_with(|n| n.replace(n.get() + 1) + 1).unwrap_or(0),
-    };
-    usable(Shard::in_turn(own.index() as u64 + given, limit()))
+    if serves {
+        return usable(own);
+    }
+    let given = GIVEN.try_with(|n| n.replace(n.get() + 1) + 1).unwrap_or(0);
+    usable(Shard::in_turn(own.index() as u64 + given, limits().usual))
 }
 
 /// The home of the connection that an accept brings to the event loop of this thread, which serves it.
