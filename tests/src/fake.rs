@@ -106,6 +106,8 @@ struct Fake {
     /// Connects that no answer comes to.
     waiting: Vec<(Qp, Time, Duration)>,
     events: VecDeque<RnicEvent>,
+    /// Accepted connections that the device has not reported as established yet.
+    held: VecDeque<CmEvent>,
     now: Time,
     gone: bool,
     said: bool,
@@ -130,6 +132,7 @@ impl Fake {
             live: HashSet::new(),
             waiting: Vec::new(),
             events: VecDeque::new(),
+            held: VecDeque::new(),
             now: Time::ZERO,
             gone: false,
             said: false,
@@ -160,6 +163,19 @@ impl Fake {
                 let error = GONE;
                 self.events.push_back(RnicEvent::Cm(CmEvent::ConnectFailed { qp, error }));
             }
+        }
+    }
+
+    /// Keeps the event that an accepted connection is established, while the test wants it so.
+    fn hold(&mut self, event: RnicEvent) -> Option<RnicEvent> {
+        match event {
+            RnicEvent::Cm(event @ CmEvent::Established { qp, .. })
+                if !self.dialled.contains(&qp) && self.spec.control.holds(self.held.len()) =>
+            {
+                self.held.push_back(event);
+                None
+            }
+            other => Some(other),
         }
     }
 
@@ -260,6 +276,7 @@ impl Rnic for Fake {
         self.dialled.remove(&qp);
         self.live.remove(&qp);
         self.waiting.retain(|(w, ..)| *w != qp);
+        self.held.retain(|event| !matches!(event, CmEvent::Established { qp: q, .. } if *q == qp));
         if let Some(srq) = self.queues.remove(&qp)
             && self.spec.control.loses_receives.load(Ordering::SeqCst)
         {
@@ -410,8 +427,16 @@ impl Rnic for Fake {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        if let Some(event) = self.inner.poll_event() {
-            return Some(self.translate(event));
+        if !self.spec.control.holds(self.held.len().saturating_sub(1))
+            && let Some(event) = self.held.pop_front()
+        {
+            return Some(RnicEvent::Cm(event));
+        }
+        while let Some(event) = self.inner.poll_event() {
+            let event = self.translate(event);
+            if let Some(event) = self.hold(event) {
+                return Some(event);
+            }
         }
         let last =
             self.gone && self.live.is_empty() && !std::mem::replace(&mut self.said, self.gone);

@@ -43,6 +43,8 @@ pub struct Control {
     pub(super) most_srqs: AtomicUsize,
     /// How often a doorbell was rung.
     pub(super) rings: AtomicUsize,
+    /// The most accepted connections that the device keeps from being established.
+    pub(super) most_held: AtomicUsize,
 }
 
 /// What there is on a device.
@@ -114,6 +116,17 @@ impl Control {
     /// From now on each queue pair that ends takes a receive of its shared queue along.
     pub fn lose_receives(&self) {
         self.loses_receives.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on the device keeps up to `most` accepted connections from being established, as if the
+    /// last messages of their handshakes were lost. It reports those beyond when it is next asked.
+    pub fn hold_accepted(&self, most: usize) {
+        self.most_held.store(most, Ordering::SeqCst);
+    }
+
+    /// True if the device keeps one more than these.
+    pub(super) fn holds(&self, held: usize) -> bool {
+        held < self.most_held.load(Ordering::SeqCst)
     }
 
     /// Pulls the device out. It is noticed when the engine runs next.
