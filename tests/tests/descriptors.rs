@@ -3,15 +3,12 @@
 //! A child plays the process whose limit (RLIMIT_NOFILE) is reached. Connects have an hour: the
 //! watchdog ends a connect that waits where it must fail.
 
-use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use exs::{Options, Socket, SocketType, Transport};
-use exs_tests::harness::{Watchdog, peer};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use exs_tests::harness::{Starved, Watchdog, peer};
 
 const TRANSPORTS: [Transport; 3] = [Transport::Auto, Transport::Soft, Transport::Shm];
 /// More than any connect takes.
@@ -31,35 +28,6 @@ fn listener(transport: Transport) -> (Socket, SocketAddr) {
     listener.listen(64).unwrap();
     let addr = listener.local_addr().unwrap();
     (listener, addr)
-}
-
-/// This process has `left` descriptors left, until what is returned is dropped.
-struct Starved {
-    limits: (u64, u64),
-    plugs: Vec<File>,
-}
-
-impl Starved {
-    fn new(spare: usize) -> Starved {
-        let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        let open = || File::open("/dev/null");
-        let mut plugs: Vec<File> = (0..64).map(|_| open().unwrap()).collect();
-        let last = plugs.iter().map(AsRawFd::as_raw_fd).max().unwrap();
-        let most = u64::try_from(last).unwrap() + 1;
-        setrlimit(Resource::RLIMIT_NOFILE, most, limits.1).unwrap();
-        while let Ok(plug) = open() {
-            plugs.push(plug);
-        }
-        plugs.truncate(plugs.len() - spare);
-        Starved { limits, plugs }
-    }
-}
-
-impl Drop for Starved {
-    fn drop(&mut self) {
-        setrlimit(Resource::RLIMIT_NOFILE, self.limits.0, self.limits.1).unwrap();
-        self.plugs.clear();
-    }
 }
 
 /// Not a test in the parent: the part of the other process.

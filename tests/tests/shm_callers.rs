@@ -3,8 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use exs::{EventQueue, MemoryRegion, Options, Socket, SocketType, Token, Transport};
-use exs_tests::harness::{Env, Watchdog, check, pattern, peer};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use exs_tests::harness::{Env, Starved, Watchdog, check, pattern, peer};
 
 fn env(local: impl Into<IpAddr>) -> Env {
     Env::new(Options::default().with_transport(Transport::Shm), local.into())
@@ -52,20 +51,10 @@ fn starved() {
         queue.next().unwrap().into_result().unwrap();
     };
     exchange(1, &regions[0]);
-    let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // All there are below the limit are taken; the queue is given one.
-    let spare = std::fs::File::open("/dev/null").unwrap();
-    let mut plugs: Vec<std::fs::File> =
-        (0..16).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
-    let last = std::os::fd::AsRawFd::as_raw_fd(plugs.last().unwrap());
-    setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(last).unwrap() + 1, limits.1).unwrap();
-    while let Ok(plug) = std::fs::File::open("/dev/null") {
-        plugs.push(plug);
-    }
-    drop(spare);
+    // The queue is given one.
+    let starved = Starved::new(1);
     exchange(2, &regions[1]);
-    setrlimit(Resource::RLIMIT_NOFILE, limits.0, limits.1).unwrap();
-    drop(plugs);
+    drop(starved);
     exchange(3, &regions[2]);
     peer::say("survived");
 }

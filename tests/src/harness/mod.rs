@@ -7,6 +7,7 @@
 //! - [`Rng`], [`pattern`]: random sizes by seed, and bytes that tell where they belong.
 //! - [`peer`]: real processes to talk to.
 //! - [`blocked`]: threads that block beside those of a case.
+//! - [`Starved`]: the process has no descriptors left.
 //!
 //! Nothing here sleeps to put things in order: tests wait for events.
 
@@ -16,10 +17,12 @@ mod cable;
 mod env;
 mod ledger;
 pub mod peer;
+mod starved;
 mod watchdog;
 
 pub use bytes::{Rng, check, pattern};
 pub use cable::{Cable, run};
 pub use env::{Env, many_files, status_kib, stream_pair, stream_socket};
 pub use ledger::{Ledger, accepted, accepted_kernel};
+pub use starved::Starved;
 pub use watchdog::{LIMIT, Watchdog};

@@ -5,8 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use exs::{EventQueue, Interest, Options, RecvFlags, Socket, SocketType, Token};
-use exs_tests::harness::{Ledger, Rng, Watchdog, accepted, many_files, peer, status_kib};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use exs_tests::harness::{Ledger, Rng, Starved, Watchdog, accepted, many_files, peer, status_kib};
 
 use super::threads::listener;
 
@@ -138,18 +137,7 @@ pub(crate) fn starve() {
     client.blocking().connect(addr).unwrap();
     let (server, _) = listener.blocking().accept().unwrap();
     client.blocking().send_all(b"x").unwrap();
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // Descriptors are given out from the lowest: none is free below the limit.
-    let mut plugs = Vec::new();
-    let last = loop {
-        let plug = std::fs::File::open("/dev/null").unwrap();
-        let number = std::os::fd::AsRawFd::as_raw_fd(&plug);
-        plugs.push(plug);
-        if plugs.len() > 8 {
-            break number;
-        }
-    };
-    setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(last).unwrap() + 1, hard).unwrap();
+    let starved = Starved::new(0);
     // A thread that has never waited: it lacks what it needs for that, and is told.
     std::thread::scope(|s| {
         let missing = s.spawn(|| server.blocking().recv(&mut [0; 1])).join().unwrap();
@@ -166,8 +154,7 @@ pub(crate) fn starve() {
     let mut byte = [0; 1];
     server.blocking().recv_exact(&mut byte).unwrap();
     assert_eq!(&byte, b"x");
-    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    drop(plugs);
+    drop(starved);
     other.blocking().connect(addr).unwrap();
     listener.blocking().accept().unwrap();
     peer::say("survived");
