@@ -348,6 +348,8 @@ fn a_connection_that_its_thread_has_left_goes_on() {
             let region = MemoryRegion::new(64).unwrap();
             for _ in 0..2 {
                 attend();
+                // No thread has attended the connection from this queue.
+                let queue = EventQueue::new(8).unwrap();
                 let buffer = region.buffer(..).unwrap();
                 server.recv(&queue, Token(1), buffer, RecvFlags::NONE).unwrap();
                 assert!(!is_attended(&server), "the leader looks after it at once");

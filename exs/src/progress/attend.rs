@@ -4,7 +4,8 @@
 //! Where threads share a shard, a leading thread would wake each of them for each message, which
 //! takes two switches of threads more than the kernel needs. So such a thread attends its
 //! connection. It sleeps on the connection's own descriptor, and runs the engine for messages that
-//! came there. The background thread then leads for all other connections.
+//! came there. The background thread then leads for all other connections. A thread that waits at a queue
+//! of the program may do the same (`attend_from_queue`).
 //!
 //! Without a device the engine lends the connection to a thread that waits for a small message
 //! ([`LoanCell`]). Such a thread comes back to the engine only if something else comes.
@@ -53,7 +54,7 @@ struct AttendedQueue<'a> {
     waiter: &'a Arc<Waiter>,
     deadline: Option<Time>,
     /// Signals that the thread lets in only while it sleeps. None: it holds no signals back.
-    held: Option<HeldSignals>,
+    held: Option<&'a HeldSignals>,
     room: Room,
     /// The thread has posted no operation. It waits for the bytes of a message.
     passing: Option<Passing<'a>>,
@@ -99,11 +100,22 @@ impl Context {
         if exact && self.first_peek(queue, 1, Some(AT_HAND), NOBODY) != Waited::TooFew {
             return Ok(Awaited::There);
         }
+        let held = exact.then(HeldSignals::new);
+        self.attend_enlisted(queue, id, deadline, held.as_ref())
+    }
+
+    /// Attends the connection, on the queue's list of waiters.
+    pub(super) fn attend_enlisted(
+        &self,
+        queue: &QueueCore,
+        id: SockId,
+        deadline: Option<Time>,
+        held: Option<&HeldSignals>,
+    ) -> Result<Awaited, Error> {
         let waiter = waiter()?;
         waiter.wait_at(self.shard());
         waiter.min.store(1, Ordering::SeqCst);
         queue.enlist(&waiter);
-        let held = exact.then(HeldSignals::new);
         let (room, passing) = (Room::take(), None);
         let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room, passing };
         let result = self.attend(&mut wait, None);
@@ -176,7 +188,8 @@ impl Context {
             }
             end = wait.outcome(&mut engine, end, now);
             if let Some(end) = end {
-                engine.attendances().leave(id, self.reliance.polls(), now);
+                let receives = !wait.queue.serves_calls();
+                engine.attendances().leave(id, (self.reliance.polls(), receives), now);
                 self.finish(engine, Some(waiter));
                 return end;
             }
@@ -340,7 +353,9 @@ impl AttendedQueue<'_> {
         match attendances.sleep(self.id, how) {
             Some(sleep) if self.can_sleep(&sleep) => return Some(sleep),
             // It comes back with an operation.
-            Some(AttendedWait::Descriptor { .. }) => attendances.leave(self.id, false, now),
+            Some(AttendedWait::Descriptor { .. }) => {
+                attendances.leave(self.id, (false, false), now)
+            }
             // The leader looks after the connection from now on.
             _ => attendances.end(self.id),
         }
@@ -395,10 +410,12 @@ impl AttendedQueue<'_> {
         self.passing.as_ref().is_some_and(|passing| passing.to.ends_at_signal)
     }
 
-    /// How the thread blocks first. A read has a time limit of its own, and cannot let signals in.
+    /// How the thread blocks first. A read has a time limit of its own. It cannot let signals in, and no
+    /// other event ends it.
     fn block(&self, slept: Option<&Slept>) -> AttendedBlock {
         let found_nothing = matches!(slept, Some(Slept::Read(Err(_))));
-        match self.held.is_none() && self.deadline.is_none() && !found_nothing {
+        let only_message = self.queue.serves_calls() && self.held.is_none();
+        match only_message && self.deadline.is_none() && !found_nothing {
             true => AttendedBlock::Read,
             false => AttendedBlock::Poll,
         }
@@ -441,7 +458,7 @@ impl AttendedQueue<'_> {
             AttendedWait::Ready | AttendedWait::Stream(_) => Ok(Ready::default()),
             AttendedWait::Descriptor { fd, write } => {
                 let bell = &self.waiter.fd;
-                let found = wait_ready((*fd, *write), bell.as_raw_fd(), left, self.held.as_ref())
+                let found = wait_ready((*fd, *write), bell.as_raw_fd(), left, self.held)
                     .map_err(|e| io_error("ppoll", &e))?;
                 if found.bell {
                     bell.drain();

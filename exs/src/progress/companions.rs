@@ -98,6 +98,11 @@ impl Companions {
         self.0.is_empty()
     }
 
+    /// True if there is no other one than `shard`.
+    pub(super) fn are_only(&self, shard: Shard) -> bool {
+        self.0.iter().all(|companion| companion.context.shard() == shard)
+    }
+
     /// Runs the engine of each shard. Takes the lead where it is free, and leaves it where another
     /// thread asks for it. Returns true if a shard has more to do at once.
     pub(super) fn turn(&mut self, spin: bool, me: Option<&Waiter>) -> io::Result<bool> {

@@ -149,6 +149,7 @@ impl Context {
     /// Returns the descriptor of a queue. The program waits for it from now on.
     pub(crate) fn program_fd<'q>(&self, queue: &'q QueueCore) -> BorrowedFd<'q> {
         let events = queue.fd(FdUse::Program);
+        Context::end_attendance(queue);
         match self.drive_set(queue) {
             Some(DriveFds::Joined(set)) => set.as_fd(),
             #[cfg(feature = "tokio")]
@@ -169,6 +170,7 @@ impl Context {
     pub(crate) fn program_fds(&self, queue: &QueueCore) -> std::io::Result<[OwnedFd; 3]> {
         let [events, reactor, timer] = self.drive_members(queue)?.map(duplicate);
         let members = [events?, reactor?, timer?];
+        Context::end_attendance(queue);
         self.begin_drive(queue, DriveFds::Apart);
         Ok(members)
     }

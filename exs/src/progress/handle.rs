@@ -164,6 +164,7 @@ impl SocketHandle {
         match self.home.get() {
             Some(Home { context, id }) => {
                 let shard = queue.shard_beside(context.shard());
+                queue.note_post((context.shard(), *id));
                 context
                     .enter(Entry::Post(shard), |e, call| f(self.recalled(e, *id, call), *id, call))
             }

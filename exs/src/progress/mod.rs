@@ -28,6 +28,7 @@
 
 mod alone;
 mod attend;
+mod attend_from_queue;
 mod background;
 mod branches;
 pub(crate) mod busy;

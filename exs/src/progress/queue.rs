@@ -1,5 +1,6 @@
 //! The event queue: where the engine leaves events and threads wait for them.
 
+mod connection;
 mod fd;
 mod purpose;
 mod run;
@@ -17,6 +18,7 @@ use super::waiter::Waiter;
 use super::{Error, QueueOptions, WaitPolicy};
 use crate::sys::{EventFd, cold_path};
 
+use self::connection::ConnectionCell;
 pub(in crate::progress) use self::fd::DriveFds;
 pub use self::fd::FdUse;
 use self::fd::Signal;
@@ -56,6 +58,10 @@ pub struct QueueCore {
     handed: AtomicUsize,
     depth: AtomicUsize,
     pace: Pace,
+    /// The connection of the last post.
+    latest: ConnectionCell,
+    /// The connection that a thread which waits here attends.
+    attended: ConnectionCell,
     /// The eventfd for a program that waits by epoll(7) or a similar call.
     fd: EventFd,
     /// What the program polls. Empty: this does not drive the shard.
@@ -99,6 +105,8 @@ impl QueueCore {
             handed: AtomicUsize::new(0),
             depth: AtomicUsize::new(opts.depth),
             pace: Pace::new(opts.wait),
+            latest: ConnectionCell::default(),
+            attended: ConnectionCell::default(),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             drive: OnceLock::new(),
             serves,
@@ -127,12 +135,6 @@ impl QueueCore {
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.seat.get().is_none_or(Seat::is_counted)
-    }
-
-    /// True if a thread that posts an operation here then waits for it.
-    #[inline]
-    pub(crate) fn attends(&self) -> bool {
-        self.serves == QueueUse::Blocking
     }
 
     /// How the program uses the connections that begin here.

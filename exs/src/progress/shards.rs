@@ -19,7 +19,7 @@
 //! - Kernel sockets live in the first shard.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Error;
@@ -105,28 +105,41 @@ pub(super) fn all() -> impl Iterator<Item = &'static Arc<Context>> {
 /// Calls between two looks at the other shards.
 const CALLS_PER_LOOK: u32 = 16;
 
-/// Whether the threads of the other shards need all processors, as seen a few calls ago.
+/// The threads that block in the other shards, as seen a few calls ago.
 #[derive(Debug, Default)]
 pub(super) struct OtherShards {
     calls: AtomicU32,
-    fill: AtomicBool,
+    /// Their number, or one that is not less than that of the processors.
+    blocked: AtomicU64,
 }
 
 impl OtherShards {
     /// True if at least as many threads lead, or attend connections, in the other shards as there are
     /// processors: a thread that spins would keep one of them from its processor.
     pub(super) fn fill_processors(&self, beside: Shard) -> bool {
+        self.fill_with(beside, 0)
+    }
+
+    /// True if those and `more` threads are as many as there are processors.
+    pub(super) fn fill_with(&self, beside: Shard, more: u64) -> bool {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         if calls.is_multiple_of(CALLS_PER_LOOK) {
-            self.fill.store(fill_processors(beside), Ordering::Relaxed);
+            self.blocked.store(blocked_beside(beside), Ordering::Relaxed);
         }
-        self.fill.load(Ordering::Relaxed)
+        self.blocked.load(Ordering::Relaxed).saturating_add(more) >= processors()
     }
 }
 
-fn fill_processors(beside: Shard) -> bool {
-    let others = all().filter(|context| context.shard() != beside);
-    others.map(|context| context.blocked_threads()).sum::<u64>() >= processors()
+/// The threads that block in the other shards; at least as many as there are processors, if they are more.
+fn blocked_beside(beside: Shard) -> u64 {
+    let mut blocked = 0;
+    for other in all().filter(|context| context.shard() != beside) {
+        blocked += other.blocked_threads();
+        if blocked >= processors() {
+            break;
+        }
+    }
+    blocked
 }
 
 fn processors() -> u64 {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Error;
+use super::attend::Awaited;
 use super::background::PASSING_TURNS;
 use super::companions::Companions;
 use super::context::Context;
@@ -89,6 +90,7 @@ impl Context {
     ) -> Result<Waited, Error> {
         let min = want.min;
         if timeout == Some(Duration::ZERO) {
+            Context::end_attendance(queue);
             return match queue.drive_fds().get() {
                 Some(_) => self.drive(queue, want),
                 None => self.glance(queue, want),
@@ -109,7 +111,17 @@ impl Context {
         if found != Waited::TooFew {
             return Ok(found);
         }
-        self.wait_here(queue, min, timeout, held.as_ref())
+        let deadline = timeout.map(|t| self.now() + t);
+        if min == 1 {
+            let left = deadline.map(|deadline| deadline.since(self.now()));
+            match self.wait_at_queue(queue, left, held.as_ref())? {
+                Awaited::There => return Ok(Waited::There),
+                Awaited::TimedOut => return Ok(Waited::TooFew),
+                Awaited::CannotAttend => {}
+            }
+        }
+        Context::end_attendance(queue);
+        self.wait_here(queue, min, deadline, held.as_ref())
     }
 
     /// Waits on the queue's list of waiters.
@@ -118,14 +130,13 @@ impl Context {
         &self,
         queue: &QueueCore,
         min: usize,
-        timeout: Option<Duration>,
+        deadline: Option<Time>,
         held: Option<&HeldSignals>,
     ) -> Result<Waited, Error> {
         let waiter = waiter()?;
         waiter.wait_at(self.shard());
         waiter.min.store(min, Ordering::SeqCst);
         queue.enlist(&waiter);
-        let deadline = timeout.map(|t| self.now() + t);
         let rhythm = self.attention.rhythm(self.clock.about());
         let goal = Goal { queue, waiter: &waiter, min, deadline, held, rhythm };
         let result = self.wait_enlisted(&goal);

@@ -300,6 +300,11 @@ impl Session {
         is_stream && self.is_resting() && !self.readable() && self.cfg.recv_timeout.is_none()
     }
 
+    /// Nothing is under way but this number of receives.
+    pub fn has_only_receives(&self, number: usize) -> bool {
+        self.receiver.in_flight() == number && self.only_receives()
+    }
+
     /// Nothing is under way but receives.
     pub fn only_receives(&self) -> bool {
         self.has_nothing_to_send() && self.sided.is_empty() && self.sided.has_no_exports()

@@ -10,6 +10,7 @@
 
 mod loan;
 mod pass;
+mod queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,6 @@ use super::sock::State;
 use super::sockets::SocketTable;
 use super::{Engine, SockId};
 use crate::progress::loan::LoanCell;
-use crate::progress::queue::QueueCore;
 use crate::progress::waiter::Waiter;
 use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait, Qp, Rnic};
 use crate::session::VisitRead;
@@ -279,13 +279,22 @@ impl Attendances<'_> {
     }
 
     /// The thread that attended the connection returns to the program. `shows`: the program polls
-    /// the socket's descriptor, so its changes must be shown.
-    pub(in crate::progress) fn leave(&mut self, id: SockId, shows: bool, now: Time) {
+    /// the socket's descriptor, so its changes must be shown. `receives`: the thread comes back for
+    /// receives, too, that are under way.
+    pub(in crate::progress) fn leave(
+        &mut self,
+        id: SockId,
+        (shows, receives): (bool, bool),
+        now: Time,
+    ) {
         let Ok(s) = self.sockets.find(id) else { return };
         if !matches!(s.attended.by, Attendance::Thread { .. }) {
             return;
         }
-        let rests = s.session.as_ref().is_some_and(|session| session.is_resting());
+        let rests = s.session.as_ref().is_some_and(|session| match receives {
+            true => session.only_receives(),
+            false => session.is_resting(),
+        });
         let shown = !s.polls.is_empty() || shows && s.watch.is_some();
         if !rests || shown || self.peek(id) != Some(IDLE) {
             return self.end(id);
@@ -453,24 +462,6 @@ impl Engine {
         self.check_passing(index);
         if let Some(waiter) = self.attendances().woken_for_room(index) {
             self.delivery.wake(waiter);
-        }
-    }
-
-    /// The program posts an operation whose event goes to this queue. If a thread has left the
-    /// connection, and the queue is not one of a thread that will attend it again, the leader looks
-    /// after it from now on.
-    #[inline]
-    pub(super) fn unattend_for(&mut self, id: SockId, queue: &QueueCore) {
-        if !queue.attends() {
-            self.attendances().end_left(id);
-        }
-    }
-
-    /// The same for a receive.
-    #[inline]
-    pub(super) fn unattend_for_recv(&mut self, id: SockId, queue: &QueueCore) {
-        if !queue.attends() {
-            self.attendances().end_left_for_recv(id);
         }
     }
 }

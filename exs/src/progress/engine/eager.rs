@@ -123,7 +123,10 @@ impl Engine {
         match hand_over_eager(s, d, &payload) {
             EagerSend::Declined | EagerSend::NoRoom => return Err(bufs),
             EagerSend::Sent => {}
-            EagerSend::Batched => self.ring_for(id.index, len, ticket.queue.attends(), call),
+            EagerSend::Batched => {
+                let defers = ticket.queue.attends((self.neighbours.here(), id));
+                self.ring_for(id.index, len, defers, call);
+            }
         }
         call.pass();
         let mut event = RawEvent::with(ticket.token, ticket.tag, EventKind::Send, bufs);

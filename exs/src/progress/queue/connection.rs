@@ -1,0 +1,149 @@
+//! The connection that a thread attends while it waits at a queue of the program.
+//!
+//! Such a thread can do without the lead if one connection has all operations in flight whose events go
+//! to the queue (`attend_from_queue`). The queue notes the connection of the last post, which most
+//! likely is that one, and the connection that a thread has attended from here. Both are hints: the
+//! engine knows.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{QueueCore, QueueUse};
+use crate::progress::WaitPolicy;
+use crate::progress::engine::SockId;
+use crate::progress::shards::Shard;
+
+/// A connection, and the shard in which it lives.
+pub(in crate::progress) type Connection = (Shard, SockId);
+
+/// A connection, or none.
+pub(super) struct ConnectionCell(AtomicU64);
+
+/// The bits of a socket's generation and index. The shard has the rest.
+const GENERATION: u32 = 32;
+const INDEX: u32 = 22;
+/// No connection. The index of a connection is less than the largest one.
+const NONE: u64 = u64::MAX;
+
+impl Default for ConnectionCell {
+    fn default() -> ConnectionCell {
+        ConnectionCell(AtomicU64::new(NONE))
+    }
+}
+
+impl ConnectionCell {
+    #[inline]
+    fn bits((shard, id): Connection) -> u64 {
+        let index = u64::from(id.index);
+        if index >= (1 << INDEX) - 1 {
+            return NONE;
+        }
+        (shard.index() as u64) << (INDEX + GENERATION)
+            | index << GENERATION
+            | u64::from(id.generation)
+    }
+
+    fn of_bits(bits: u64) -> Connection {
+        let low = |bits: u64, width: u32| u32::try_from(bits & ((1 << width) - 1)).unwrap_or(0);
+        let generation = low(bits, GENERATION);
+        let index = low(bits >> GENERATION, INDEX);
+        let shard = usize::try_from(bits >> (INDEX + GENERATION)).unwrap_or(0);
+        (Shard::at(shard), SockId { index, generation })
+    }
+
+    fn get(&self) -> Option<Connection> {
+        let bits = self.0.load(Ordering::Relaxed);
+        (bits != NONE).then(|| ConnectionCell::of_bits(bits))
+    }
+
+    #[inline]
+    fn is(&self, connection: Connection) -> bool {
+        let bits = ConnectionCell::bits(connection);
+        bits != NONE && self.0.load(Ordering::Relaxed) == bits
+    }
+
+    #[inline]
+    fn set(&self, connection: Connection) {
+        let bits = ConnectionCell::bits(connection);
+        // Most posts name the connection that the last one has named.
+        if self.0.load(Ordering::Relaxed) != bits {
+            self.0.store(bits, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the connection out.
+    #[inline]
+    fn take(&self) -> Option<Connection> {
+        let connection = self.get();
+        if connection.is_some() {
+            self.0.store(NONE, Ordering::Relaxed);
+        }
+        connection
+    }
+}
+
+impl QueueCore {
+    /// True if the queue is for the blocking calls of one thread, each of which waits for its own
+    /// operation.
+    #[inline]
+    pub(crate) fn serves_calls(&self) -> bool {
+        self.serves == QueueUse::Blocking
+    }
+
+    /// An operation of this connection is posted, whose event goes here.
+    #[inline]
+    pub(in crate::progress) fn note_post(&self, connection: Connection) {
+        self.latest.set(connection);
+    }
+
+    /// The connection that a thread which is about to wait here may attend. None also if the thread must
+    /// poll, or the program waits for the queue's descriptor.
+    pub(in crate::progress) fn attendable(&self) -> Option<Connection> {
+        let policy = self.pace().policy();
+        let may = self.serves == QueueUse::Program && policy != WaitPolicy::BusyPoll;
+        self.latest.get().filter(|_| may && !self.has_fd())
+    }
+
+    /// A thread that waits here attends this connection, and most likely comes back to it.
+    pub(in crate::progress) fn note_attended(&self, connection: Connection) {
+        self.attended.set(connection);
+    }
+
+    /// The connection that a thread has attended from here last, and does not come back to.
+    #[inline]
+    pub(in crate::progress) fn take_attended(&self) -> Option<Connection> {
+        self.attended.take()
+    }
+
+    /// True if a thread that posts an operation of this connection then waits for its event, and attends
+    /// the connection meanwhile.
+    #[inline]
+    pub(in crate::progress) fn attends(&self, connection: Connection) -> bool {
+        self.serves_calls() || self.attended.is(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_keeps_a_connection_of_any_shard() {
+        let cell = ConnectionCell::default();
+        assert_eq!(cell.get(), None);
+        let most = SockId { index: (1 << INDEX) - 2, generation: u32::MAX };
+        for connection in [
+            (Shard::at(0), SockId { index: 0, generation: 0 }),
+            (Shard::at(1), SockId { index: 7, generation: 9 }),
+            (Shard::at(1023), most),
+        ] {
+            cell.set(connection);
+            assert!(cell.is(connection) && cell.get() == Some(connection));
+            assert!(!cell.is((Shard::at(2), connection.1)));
+        }
+        let beyond = (Shard::at(3), SockId { index: most.index + 1, generation: 1 });
+        cell.set(beyond);
+        assert!(!cell.is(beyond) && cell.get().is_none(), "there is no room for its name");
+        cell.set((Shard::at(1), most));
+        assert_eq!((cell.take(), cell.take()), (Some((Shard::at(1), most)), None));
+    }
+}
