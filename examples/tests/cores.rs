@@ -66,9 +66,14 @@ fn threads_with_queues_of_their_own() {
 #[test]
 fn pairs_of_threads() {
     let found = rows("pairs", &["--pairs=1,3"]);
-    let wanted: Vec<_> = ["1 pair of threads", "3 pairs of threads"]
+    let beside_tcp = |tcp: &str, shape: &str| [over(&["tcp"], tcp, "-"), over(&EXS, shape, "tcp")];
+    let wanted: Vec<_> = ["1 pair", "3 pairs"]
         .into_iter()
-        .flat_map(|shape| [over(&["tcp"], shape, "-"), over(&EXS, shape, "tcp")])
+        .flat_map(|pairs| {
+            let (blocking, queued) =
+                (format!("{pairs} of threads"), format!("{pairs}, each with a queue"));
+            [beside_tcp(&blocking, &blocking), beside_tcp(&blocking, &queued)].concat()
+        })
         .collect();
     assert_rows(found, &wanted);
 }

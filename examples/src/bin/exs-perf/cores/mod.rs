@@ -6,7 +6,8 @@
 //!
 //! - `own`: each thread has an event queue and a pair of connected sockets, and sends itself
 //!   messages. Threads share nothing but the library. `copies` is the same without a library.
-//! - `pairs`: two threads for each connection ask and answer with calls that block.
+//! - `pairs`: two threads for each connection ask and answer with calls that block. In `queued_pairs`
+//!   each of them has an event queue of its own.
 //! - `ask`: a thread asks a server in another process (`serve`) on one connection, or on many. Both
 //!   wait in epoll: for the descriptor of the event queue, or for those of the sockets (`loops`); on
 //!   one core, or on two (`placement`).
@@ -27,6 +28,7 @@ mod own;
 mod pairs;
 mod placement;
 mod plan;
+mod queued_pairs;
 mod rarely;
 mod report;
 pub(crate) mod sample;

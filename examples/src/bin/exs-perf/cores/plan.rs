@@ -129,6 +129,7 @@ impl Scope {
     pub(super) fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = self.sizes.iter().map(|&size| self.own(size)).collect();
         groups.extend(self.pairs.iter().map(|&pairs| self.pairs(pairs)));
+        groups.extend(self.pairs.iter().map(|&pairs| self.queued_pairs(pairs)));
         groups.push(self.half_trip());
         groups.push(self.rarely());
         groups.push(self.server());
@@ -195,6 +196,24 @@ impl Scope {
             let subject = over(carrier, Shape::Pairs { pairs });
             let aimed = aim(carrier, Aim::Least(0.9), Aim::Least(1.5));
             group.row(subject, self.with_tcp(subject), aimed);
+        }
+        group
+    }
+
+    /// Plain TCP has no queues: its threads make calls that block.
+    fn queued_pairs(&self, pairs: usize) -> Group {
+        let mut group = Group::new(format!("pairs-queues-{pairs}"));
+        let tcp = over(Carrier::Tcp, Shape::Pairs { pairs });
+        for &carrier in &self.carriers {
+            let (subject, compared) = match carrier {
+                Carrier::Tcp => (tcp, Compared::Nothing),
+                _ => {
+                    let beside = self.carriers.contains(&Carrier::Tcp);
+                    let compared = if beside { Compared::With(tcp) } else { Compared::Nothing };
+                    (over(carrier, Shape::QueuedPairs { pairs }), compared)
+                }
+            };
+            group.row(subject, compared, None);
         }
         group
     }

@@ -11,7 +11,7 @@ use super::carrier::Carrier;
 use super::loops::Way;
 use super::placement::Placement;
 use super::rarely::Cost;
-use super::{ask, connects, copies, memory, own, pairs, rarely};
+use super::{ask, connects, copies, memory, own, pairs, queued_pairs, rarely};
 use crate::client;
 use crate::job::{Job, Test};
 
@@ -26,6 +26,8 @@ pub(super) enum Shape {
     Copies { threads: usize, size: usize },
     /// Two threads for each connection ask and answer with calls that block.
     Pairs { pairs: usize },
+    /// The same, with an event queue for each thread.
+    QueuedPairs { pairs: usize },
     /// One thread asks another process on each connection.
     Ask { way: Way, connections: u32, placement: Placement },
     /// One thread asks another process, and pauses before each question.
@@ -88,6 +90,7 @@ impl Shape {
             Shape::Own { threads, size } => own::measure(over()?, threads, size, duration)?,
             Shape::Copies { threads, size } => copies::measure(threads, size, duration)?,
             Shape::Pairs { pairs } => pairs::measure(over()?, pairs, duration)?,
+            Shape::QueuedPairs { pairs } => queued_pairs::measure(over()?, pairs, duration)?,
             Shape::Ask { way, connections, placement } => {
                 let rate = ask::measure(over()?, way, connections, placement, duration)?;
                 if connections == 1 { 1e6 / rate / 2.0 } else { rate }
@@ -147,6 +150,8 @@ impl fmt::Display for Shape {
             }
             Shape::Pairs { pairs: 1 } => write!(f, "1 pair of threads"),
             Shape::Pairs { pairs } => write!(f, "{pairs} pairs of threads"),
+            Shape::QueuedPairs { pairs: 1 } => write!(f, "1 pair, each with a queue"),
+            Shape::QueuedPairs { pairs } => write!(f, "{pairs} pairs, each with a queue"),
             Shape::Ask { way, connections: 1, placement } => {
                 let place = match placement {
                     Placement::Free => "",
