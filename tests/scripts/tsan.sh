@@ -85,6 +85,7 @@ for shards in 8 1; do
     # IPv6 and CRC change nothing among threads.
     run $shards socket_contract soft_ipv4 shm_ipv4
     run $shards attend
+    run $shards attend_queues
     run $shards stress chaos threads
     # It needs several.
     [ $shards = 1 ] || run $shards shards
