@@ -28,7 +28,7 @@ use super::spin::LOOKS;
 use crate::mem::Segment;
 use crate::rnic::{AttendedEnd, LentConnection, LentSend, LentWait};
 use crate::session::SessionLoan;
-use crate::sys::IoVec;
+use crate::sys::{IoVec, this_thread};
 
 /// The place of a connection's loan. The socket's handle has one reference, the engine another while
 /// the connection is lent.
@@ -204,7 +204,7 @@ impl LoanCell {
         to: &mut PassingRecv<'_>,
     ) -> LentRecv {
         if let Some(loan) = &mut *loan {
-            loan.reader = room.thread();
+            loan.reader = this_thread();
         }
         loan = self.look(loan, context);
         let mut slept = Ok(());

@@ -4,32 +4,20 @@ use std::cell::Cell;
 use std::io;
 
 use crate::rnic::{ATTENDED_READ, AttendedEnd, Ready};
-use crate::sys::this_thread;
-
-/// The memory of a thread, and its number. 0: not asked yet.
-type ThreadMemory = (Vec<u8>, i32);
 
 thread_local! {
-    static ROOM: Cell<ThreadMemory> = const { Cell::new((Vec::new(), 0)) };
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// The memory into which a thread reads. It stays with the thread.
 #[derive(Default)]
 pub(super) struct Room {
     bytes: Vec<u8>,
-    thread: i32,
 }
 
 impl Room {
     pub(super) fn take() -> Room {
-        let (bytes, known) = ROOM.try_with(Cell::take).unwrap_or_default();
-        let thread = if known == 0 { this_thread() } else { known };
-        Room { bytes, thread }
-    }
-
-    /// The thread that has taken it.
-    pub(super) fn thread(&self) -> i32 {
-        self.thread
+        Room { bytes: ROOM.try_with(Cell::take).unwrap_or_default() }
     }
 
     /// As memory that grows as needed.
@@ -51,8 +39,9 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if self.thread != 0 {
-            let kept = (std::mem::take(&mut self.bytes), self.thread);
+        // Memory that was moved on leaves nothing here.
+        if self.bytes.capacity() > 0 {
+            let kept = std::mem::take(&mut self.bytes);
             let _ = ROOM.try_with(|room| room.set(kept));
         }
     }
