@@ -112,15 +112,11 @@ impl Context {
         deadline: Option<Time>,
         held: Option<&HeldSignals>,
     ) -> Result<Awaited, Error> {
-        let waiter = waiter()?;
-        waiter.wait_at(self.shard());
-        waiter.min.store(1, Ordering::SeqCst);
-        queue.enlist(&waiter);
-        let (room, passing) = (Room::take(), None);
-        let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room, passing };
-        let result = self.attend(&mut wait, None);
-        queue.delist(&waiter);
-        result
+        self.enlisted(queue, 1, |waiter| {
+            let (room, passing) = (Room::take(), None);
+            let mut wait = AttendedQueue { queue, id, waiter, deadline, held, room, passing };
+            self.attend(&mut wait, None)
+        })
     }
 
     /// Waits for the next small message on a connection that the thread attends again and again, and copies

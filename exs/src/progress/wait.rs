@@ -113,8 +113,7 @@ impl Context {
         }
         let deadline = timeout.map(|t| self.now() + t);
         if min == 1 {
-            let left = deadline.map(|deadline| deadline.since(self.now()));
-            match self.wait_at_queue(queue, left, held.as_ref())? {
+            match self.wait_at_queue(queue, timeout, held.as_ref())? {
                 Awaited::There => return Ok(Waited::There),
                 Awaited::TimedOut => return Ok(Waited::TooFew),
                 Awaited::CannotAttend => {}
@@ -124,7 +123,24 @@ impl Context {
         self.wait_here(queue, min, deadline, held.as_ref())
     }
 
-    /// Waits on the queue's list of waiters.
+    /// Runs `wait` while the thread is on the queue's list of waiters, for `min` events. It sleeps in this
+    /// shard.
+    pub(super) fn enlisted<T>(
+        &self,
+        queue: &QueueCore,
+        min: usize,
+        wait: impl FnOnce(&Arc<Waiter>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let waiter = waiter()?;
+        waiter.wait_at(self.shard());
+        waiter.min.store(min, Ordering::SeqCst);
+        queue.enlist(&waiter);
+        let result = wait(&waiter);
+        queue.delist(&waiter);
+        result
+    }
+
+    /// Leads or follows, on the queue's list of waiters.
     #[inline(never)]
     fn wait_here(
         &self,
@@ -133,15 +149,11 @@ impl Context {
         deadline: Option<Time>,
         held: Option<&HeldSignals>,
     ) -> Result<Waited, Error> {
-        let waiter = waiter()?;
-        waiter.wait_at(self.shard());
-        waiter.min.store(min, Ordering::SeqCst);
-        queue.enlist(&waiter);
-        let rhythm = self.attention.rhythm(self.clock.about());
-        let goal = Goal { queue, waiter: &waiter, min, deadline, held, rhythm };
-        let result = self.wait_enlisted(&goal);
-        queue.delist(&waiter);
-        result.map(Waited::of)
+        let there = self.enlisted(queue, min, |waiter| {
+            let rhythm = self.attention.rhythm(self.clock.about());
+            self.wait_enlisted(&Goal { queue, waiter, min, deadline, held, rhythm })
+        });
+        there.map(Waited::of)
     }
 
     /// Looks for events without waiting. To ask the kernel and to run the engine for every socket
