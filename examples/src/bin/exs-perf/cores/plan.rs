@@ -203,17 +203,13 @@ impl Scope {
     /// Plain TCP has no queues: its threads make calls that block.
     fn queued_pairs(&self, pairs: usize) -> Group {
         let mut group = Group::new(format!("pairs-queues-{pairs}"));
-        let tcp = over(Carrier::Tcp, Shape::Pairs { pairs });
         for &carrier in &self.carriers {
-            let (subject, compared) = match carrier {
-                Carrier::Tcp => (tcp, Compared::Nothing),
-                _ => {
-                    let beside = self.carriers.contains(&Carrier::Tcp);
-                    let compared = if beside { Compared::With(tcp) } else { Compared::Nothing };
-                    (over(carrier, Shape::QueuedPairs { pairs }), compared)
-                }
+            let blocking = over(carrier, Shape::Pairs { pairs });
+            let subject = match carrier {
+                Carrier::Tcp => blocking,
+                _ => over(carrier, Shape::QueuedPairs { pairs }),
             };
-            group.row(subject, compared, None);
+            group.row(subject, self.with_tcp(blocking), None);
         }
         group
     }

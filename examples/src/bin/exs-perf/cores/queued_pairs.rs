@@ -68,13 +68,10 @@ impl End {
     /// A message leaves, and the next one comes. `message`: the buffer of the last one that came. None:
     /// the peer has closed.
     fn exchange(&mut self, message: Option<Buffer>) -> Result<Option<Buffer>, Failure> {
-        let take = |spare: &mut Vec<Buffer>| {
-            spare.pop().ok_or_else(|| Failure("sends do not end".to_owned()))
-        };
         if let Some(message) = message {
             self.socket.send(&self.queue, SENT, message).during("send")?;
         }
-        let into = take(&mut self.spare)?;
+        let into = self.spare.pop().ok_or_else(|| Failure("sends do not end".to_owned()))?;
         self.socket.recv(&self.queue, RECEIVED, into, RecvFlags::WAITALL).during("recv")?;
         loop {
             dequeue(&self.queue, &mut self.events, 1, None)?;
