@@ -2,17 +2,22 @@
 //! its connection, as a thread that blocks in a call does. Every case begins with threads that block.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use exs::__ffi::is_attended;
 use exs::progress::attending_threads;
 use exs::{
-    Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token, Transport, WaitPolicy,
+    Error, Event, EventKind, EventQueue, QueueOptions, RecvFlags, Socket, Token, Transport,
+    WaitPolicy,
 };
 use exs_tests::harness::blocked::{self, alone, beside_blocked_threads, until_threads_attend};
-use exs_tests::harness::{check, pattern};
+use exs_tests::harness::{LIMIT, check, pattern};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::pthread::{pthread_kill, pthread_self};
+use nix::sys::signal::Signal;
 
 const BOTH: [Transport; 2] = [Transport::Soft, Transport::Shm];
 const RECV: Token = Token(1);
@@ -115,6 +120,41 @@ fn events_of_other_connections_end_the_wait() {
             let event = wait_and(&own, |queue| queue.next().unwrap(), act);
             assert_eq!((event.token(), event.into_result().unwrap()), (SEND, 5), "{transport}");
             drop(peer);
+        });
+    }
+}
+
+/// Also if the kernel would go on with a call after the handler (SA_RESTART, which this one has).
+#[test]
+fn a_signal_handler_ends_the_wait() {
+    let _one = alone("a_signal_handler_ends_the_wait");
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::default()).unwrap();
+    for transport in BOTH {
+        beside_blocked_threads(transport, || {
+            let (peer, own) = pair(transport);
+            for limit in [None, Some(LIMIT)] {
+                let (queue, before) = (queue(), attending_threads());
+                post_recv(&own, &queue);
+                let (tell, told) = channel();
+                thread::scope(|scope| {
+                    let waiter = scope.spawn(|| {
+                        tell.send(pthread_self()).unwrap();
+                        queue.dequeue(1, limit)
+                    });
+                    let thread = told.recv().unwrap();
+                    until_threads_attend(before + 1);
+                    while !waiter.is_finished() {
+                        // The thread is joined below, so it is still one to be signalled.
+                        pthread_kill(thread, Signal::SIGUSR1).unwrap();
+                        thread::yield_now();
+                    }
+                    let end = waiter.join().unwrap();
+                    assert!(matches!(end, Err(Error::Interrupted)), "{transport}: {end:?}");
+                });
+                // Nothing is lost by it.
+                peer.blocking().send_all(b"bytes").unwrap();
+                assert_eq!(received(queue.next().unwrap()), b"bytes", "{transport}");
+            }
         });
     }
 }

@@ -34,7 +34,7 @@ use super::wait::{Waited, io_error};
 use super::waiter::{Waiter, waiter};
 use crate::rnic::{AttendedBlock, AttendedWait, Ready};
 use crate::session::VisitRead;
-use crate::sys::{HeldSignals, wait_ready};
+use crate::sys::{HeldSignals, SharedWord, wait_ready};
 use crate::time::Time;
 
 /// How a wait for a connection ended.
@@ -190,7 +190,8 @@ impl Context {
                 return end;
             }
             let sleep = wait.announce(&mut engine, how, now);
-            let sleeps = matches!(&sleep, Some(AttendedWait::Stream(_) | AttendedWait::Word(_)));
+            let sleeps =
+                matches!(&sleep, Some(AttendedWait::Stream(_) | AttendedWait::Word { .. }));
             let lent = sleeps && !turn && wait.lend(&mut engine, self.reliance.polls(), now);
             if runs || sleep.is_none() {
                 self.finish(engine, Some(waiter));
@@ -392,10 +393,12 @@ impl AttendedQueue<'_> {
 
     /// False if the thread holds signals back and would have to sleep on a word: such a sleep
     /// cannot let signals in. Also false if a signal must end the wait and the thread holds none back: then
-    /// it sleeps only once.
+    /// it sleeps only once, and on the word of a peer that is trusted.
     fn can_sleep(&self, sleep: &AttendedWait) -> bool {
         match sleep {
-            AttendedWait::Word(_) => self.held.is_none(),
+            AttendedWait::Word { trusted, .. } => {
+                self.held.is_none() && (*trusted || self.queue.serves_calls())
+            }
             AttendedWait::Descriptor { .. } => !self.passes_exactly(),
             AttendedWait::Ready | AttendedWait::Stream(_) => true,
         }
@@ -448,6 +451,23 @@ impl AttendedQueue<'_> {
         ends.then_some(Err(Error::Interrupted))
     }
 
+    /// Sleeps on a word of shared memory. As recv(2), a call that blocks goes on after a signal handler
+    /// with SA_RESTART. As epoll_wait(2), a dequeue does not.
+    fn sleep_on(&self, word: &SharedWord, left: Option<Duration>) -> io::Result<()> {
+        let bell = &self.waiter.bell;
+        // An event that came before the bell was armed has rung no bell.
+        if self.queue.serves_calls() {
+            bell.arm();
+            let slept = if self.queue.is_empty() { word.sleep(bell, left) } else { Ok(()) };
+            bell.disarm();
+            return slept;
+        }
+        bell.arm_alone(word);
+        let slept = if self.queue.is_empty() { word.sleep_until_signal(left) } else { Ok(()) };
+        bell.disarm_alone();
+        slept
+    }
+
     fn sleep_in_poll(&self, sleep: &AttendedWait, now: Time) -> Result<Ready, Error> {
         let left = self.deadline.map(|deadline| deadline.since(now));
         match sleep {
@@ -462,13 +482,9 @@ impl AttendedQueue<'_> {
                 let (readable, writable) = (found.readable, found.writable);
                 Ok(Ready { readable, writable, hup: found.hup })
             }
-            AttendedWait::Word(word) => {
-                let bell = &self.waiter.bell;
-                bell.arm();
-                // An event that came before the bell was armed has rung no bell.
-                let slept = if self.queue.is_empty() { word.sleep(bell, left) } else { Ok(()) };
-                bell.disarm();
-                slept.map_err(|e| io_error("futex_waitv", &e))?;
+            AttendedWait::Word { word, .. } => {
+                let slept = self.sleep_on(word, left);
+                slept.map_err(|e| io_error("futex", &e))?;
                 Ok(Ready::default())
             }
         }

@@ -236,7 +236,7 @@ impl LoanCell {
                 LentWait::Word(word) => {
                     drop(loan);
                     slept = match to.ends_at_signal {
-                        true => word.sleep_until_signal(),
+                        true => word.sleep_until_signal(None),
                         false => {
                             word.sleep_alone();
                             Ok(())

@@ -26,7 +26,12 @@ pub enum AttendedWait {
     /// waits for them for a limited time. No other thread reads meanwhile.
     Stream(Arc<SharedStream>),
     /// The peer changes a word of shared memory.
-    Word(SharedWord),
+    Word {
+        /// The word.
+        word: SharedWord,
+        /// Only processes of this user can write to it.
+        trusted: bool,
+    },
 }
 
 /// How a thread that attends a connection can wait for it.

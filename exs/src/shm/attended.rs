@@ -42,7 +42,11 @@ impl ShmLink {
     pub(super) fn rearm_attended(&mut self) -> bool {
         match self.wake_up.attendant {
             AttendantSleep::Awake | AttendantSleep::Lent => false,
-            AttendantSleep::OnWord => self.arm_attended().is_none(),
+            AttendantSleep::OnWord => {
+                self.report_consumed();
+                // An attendant that was woken looks for work itself.
+                self.mem.sleep_words().restate(self.wants() | BY_WORD) && self.has_work()
+            }
             AttendantSleep::AtDescriptor => !self.arm_polled(),
         }
     }

@@ -116,7 +116,8 @@ impl Traffic for Box<ShmLink> {
         let word = self.arm_attended();
         self.wake_up.attendant =
             if word.is_some() { AttendantSleep::OnWord } else { AttendantSleep::Awake };
-        word.map_or(AttendedWait::Ready, AttendedWait::Word)
+        let trusted = self.peer.trusted;
+        word.map_or(AttendedWait::Ready, |word| AttendedWait::Word { word, trusted })
     }
     fn can_sleep_polled(&self) -> bool {
         self.peer.trusted && self.phase == LinkPhase::Open

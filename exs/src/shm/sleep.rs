@@ -60,6 +60,16 @@ impl SleepWords<'_> {
         fence(Ordering::SeqCst);
     }
 
+    /// States anew what this side wants to be woken for, if it still sleeps. False: a thread has woken it,
+    /// and it may still be about to sleep at the old value. The caller must look for work as after
+    /// [`announce_sleep`](Self::announce_sleep).
+    pub(super) fn restate(&self, wants: u64) -> bool {
+        let sleeping = |word: u64| (word != 0).then_some(wants);
+        let stated = self.ours.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sleeping).is_ok();
+        fence(Ordering::SeqCst);
+        stated
+    }
+
     /// True if this side sleeps, and the peer has not woken it.
     #[cfg(test)]
     pub(super) fn sleeps(&self) -> bool {
@@ -166,6 +176,18 @@ mod tests {
         assert!(!sleeper.sleeps() && sleeper.take_rings() == 0);
         peer.uncount_ring();
         assert_eq!(sleeper.take_rings(), 0, "no ring was counted");
+    }
+
+    #[test]
+    fn a_side_that_was_woken_does_not_sleep_again_by_another_thread() {
+        let (word, other) = (AtomicU64::new(0), AtomicU64::new(0));
+        let [sleeper, peer] = sides(&word, &other);
+        assert!(!sleeper.restate(FOR_RECORDS), "it is awake");
+        sleeper.announce_sleep(FOR_RECORDS);
+        assert!(sleeper.restate(FOR_RECORDS | FOR_ROOM));
+        assert_eq!(peer.must_ring(FOR_ROOM), FOR_RECORDS | FOR_ROOM);
+        assert!(!sleeper.restate(FOR_RECORDS), "it was woken");
+        assert!(!sleeper.sleeps());
     }
 
     #[test]

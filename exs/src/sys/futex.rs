@@ -3,13 +3,18 @@
 //! To wake a thread by a futex takes half the time that a message on a socket takes. Such a thread can
 //! wait for nothing else, so it waits for two words (futex_waitv(2)): the shared one, and one of its
 //! own, by which the threads of this process wake it. A hostile peer can write to the shared word only.
+//!
+//! The kernel goes on with futex_waitv(2) after a signal handler with SA_RESTART. A thread whose sleep
+//! any handler must end sleeps on the shared word alone (futex(2), with a limit). The threads of this
+//! process wake it there, by setting the word to 0. A hostile peer could undo that, so the peer must be
+//! trusted.
 
 use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::note_calls;
@@ -27,33 +32,62 @@ struct WaitEntry {
     reserved: u32,
 }
 
+/// The longest sleep of a thread that a signal handler must end.
+const LONGEST: Duration = Duration::from_secs(3600);
+
 /// States of a [`FutexBell`].
 const AWAKE: u32 = 0;
 const SLEEPS: u32 = 1;
 const RUNG: u32 = 2;
 
-/// The word by which the threads of this process wake one that sleeps on a [`SharedWord`].
+/// How the threads of this process wake one that sleeps on a [`SharedWord`].
 #[derive(Debug, Default)]
-pub struct FutexBell(AtomicU32);
+pub struct FutexBell {
+    /// The thread's own word.
+    state: AtomicU32,
+    /// The shared word, if the thread sleeps on that one alone. A thread that rings has the lock while it
+    /// writes there, so no such write comes after [`disarm`](FutexBell::disarm).
+    alone: Mutex<Option<SharedWord>>,
+}
 
 impl FutexBell {
-    /// The thread is about to sleep. It must look once more for what it waits for.
+    /// The thread is about to sleep on its own word and a shared one. It must look once more for what it
+    /// waits for.
     pub fn arm(&self) {
-        self.0.store(SLEEPS, Ordering::SeqCst);
+        self.state.store(SLEEPS, Ordering::SeqCst);
+    }
+
+    /// The same for a thread that sleeps on the shared word alone.
+    pub fn arm_alone(&self, word: &SharedWord) {
+        *self.alone() = Some(word.clone());
+        self.arm();
     }
 
     /// The thread is awake.
     pub fn disarm(&self) {
-        self.0.store(AWAKE, Ordering::SeqCst);
+        self.state.store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// The same for a thread that has slept on the shared word alone.
+    pub fn disarm_alone(&self) {
+        self.disarm();
+        *self.alone() = None;
     }
 
     /// Wakes the thread. False if it does not sleep here.
     pub fn ring(&self) -> bool {
-        let rung = self.0.compare_exchange(SLEEPS, RUNG, Ordering::SeqCst, Ordering::SeqCst);
+        let rung = self.state.compare_exchange(SLEEPS, RUNG, Ordering::SeqCst, Ordering::SeqCst);
         if rung.is_ok() {
-            wake(&self.0, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG);
+            match &*self.alone() {
+                Some(word) => word.wake(),
+                None => wake(&self.state, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG),
+            }
         }
         rung != Err(AWAKE)
+    }
+
+    fn alone(&self) -> MutexGuard<'_, Option<SharedWord>> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,14 +113,14 @@ fn wake(word: &AtomicU32, operation: libc::c_int) {
 /// A word of shared memory on which a thread sleeps.
 #[derive(Clone)]
 pub struct SharedWord {
-    at: NonNull<AtomicU32>,
-    /// The value with which the thread sleeps.
+    word: NonNull<AtomicU64>,
+    /// The low half of the value with which the thread sleeps.
     value: u32,
     /// Keeps the word mapped.
     _memory: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: a word that is only used by the kernel, in memory that stays mapped.
+// SAFETY: all threads use the word as an atomic one, in memory that stays mapped.
 unsafe impl Send for SharedWord {}
 
 impl fmt::Debug for SharedWord {
@@ -106,7 +140,7 @@ impl SharedWord {
         memory: Arc<dyn Any + Send + Sync>,
     ) -> SharedWord {
         let value = u32::try_from(value & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-        SharedWord { at: low_half(word.as_ptr()), value, _memory: memory }
+        SharedWord { word: NonNull::from(word), value, _memory: memory }
     }
 
     /// Sleeps until the word has another value and its writer has woken this thread. It may return
@@ -116,22 +150,40 @@ impl SharedWord {
         let _ = self.sleep_for(None);
     }
 
-    /// The same, but a signal handler ends the sleep. The kernel sets a timer for that.
+    /// The same for `limit` at most, and any signal handler ends the sleep. The kernel sets a timer for
+    /// that.
     ///
     /// # Errors
     /// `Interrupted` if a signal handler ran.
-    pub fn sleep_until_signal(&self) -> io::Result<()> {
+    pub fn sleep_until_signal(&self, limit: Option<Duration>) -> io::Result<()> {
         // Without a limit the kernel would go on sleeping after a handler with SA_RESTART.
-        self.sleep_for(Some(libc::timespec { tv_sec: 3600, tv_nsec: 0 }))
+        self.sleep_for(Some(limit.map_or(LONGEST, |limit| limit.min(LONGEST))))
     }
 
-    fn sleep_for(&self, limit: Option<libc::timespec>) -> io::Result<()> {
+    /// Where the kernel looks.
+    fn at(&self) -> NonNull<AtomicU32> {
+        low_half(self.word.as_ptr().cast())
+    }
+
+    /// Sets the word to 0, and wakes the thread that sleeps on it.
+    fn wake(&self) {
+        // SAFETY: the word is mapped while this value exists.
+        let word = unsafe { self.word.as_ref() };
+        word.store(0, Ordering::Release);
+        wake_shared(word);
+    }
+
+    fn sleep_for(&self, limit: Option<Duration>) -> io::Result<()> {
         note_calls(1);
+        let limit = limit.map(|limit| libc::timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        });
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: the kernel reads the word and the limit, if there is one. A word that is not mapped is
         // an error.
         let slept = unsafe {
-            libc::syscall(libc::SYS_futex, self.at.as_ptr(), libc::FUTEX_WAIT, self.value, limit)
+            libc::syscall(libc::SYS_futex, self.at().as_ptr(), libc::FUTEX_WAIT, self.value, limit)
         };
         match io::Error::last_os_error() {
             e if slept < 0 && e.kind() == io::ErrorKind::Interrupted => Err(e),
@@ -145,7 +197,7 @@ impl SharedWord {
     /// # Errors
     /// `Interrupted` if a signal handler ran.
     pub fn sleep(&self, bell: &FutexBell, timeout: Option<Duration>) -> io::Result<()> {
-        match wait_for_both((self.at, self.value), bell, timeout) {
+        match wait_for_both((self.at(), self.value), bell, timeout) {
             // A word has another value already; or the time is up.
             Err(e) if [Some(libc::EAGAIN), Some(libc::ETIMEDOUT)].contains(&e.raw_os_error()) => {
                 Ok(())
@@ -166,7 +218,7 @@ fn wait_for_both(
         flags: SIZE_U32 | flags,
         reserved: 0,
     };
-    let entries = [entry(at.as_ptr(), value, 0), entry(&raw const bell.0, SLEEPS, PRIVATE)];
+    let entries = [entry(at.as_ptr(), value, 0), entry(&raw const bell.state, SLEEPS, PRIVATE)];
     let until = timeout.map(at_monotonic);
     let until = until.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     note_calls(1);
@@ -230,6 +282,27 @@ mod tests {
         for timeout in [Duration::ZERO, Duration::from_micros(1)] {
             word(&words, 7).sleep(&bell, Some(timeout)).expect("the time is up");
         }
+    }
+
+    #[test]
+    fn a_bell_wakes_a_thread_that_sleeps_on_the_word_alone() {
+        let words = Arc::new(SharedWords::create(1).unwrap().0);
+        let bell = Arc::new(FutexBell::default());
+        for _ in 0..3 {
+            words.at(0).store(1 << 40 | 3, Ordering::SeqCst);
+            let sleeps = word(&words, 3);
+            bell.arm_alone(&sleeps);
+            let sleeper = thread::spawn(move || sleeps.sleep_until_signal(None));
+            // It may not sleep yet; a wake-up before the sleep must not be lost either.
+            assert!(bell.ring());
+            sleeper.join().unwrap().unwrap();
+            bell.disarm_alone();
+        }
+        words.at(0).store(3, Ordering::SeqCst);
+        assert!(!bell.ring(), "no thread sleeps");
+        assert_eq!(words.at(0).load(Ordering::SeqCst), 3, "the word is another thread's by now");
+        let limit = Some(Duration::from_micros(1));
+        word(&words, 3).sleep_until_signal(limit).expect("the time is up");
     }
 
     #[test]
