@@ -6,10 +6,14 @@
 //! by the counter for at most a millisecond, and then reads the kernel's clock again, which also
 //! gives the rate of the counter.
 //!
+//! All clocks of the process count from the same moment, so a time of one shard means the same in
+//! another. Each has measured its rate itself, so two of them may differ by microseconds.
+//!
 //! The clock notices a counter that jumps (another core's, a migrated machine), and asks the
 //! kernel. It measures the rate again for a counter that starts again, or that runs on while the
 //! kernel's clock stands (a suspended machine).
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
 
@@ -46,13 +50,16 @@ pub fn cycles() -> u64 {
     return 0;
 }
 
+/// The moment from which all clocks count: when the process made its first one.
+static START: OnceLock<Instant> = OnceLock::new();
+
 impl Default for Clock {
-    /// A clock that begins now.
     fn default() -> Clock {
+        let start = *START.get_or_init(Instant::now);
         Clock {
-            start: Instant::now(),
+            start,
             first: AtomicU64::new(cycles()),
-            since: AtomicU64::new(0),
+            since: AtomicU64::new(nanos(start.elapsed())),
             seq: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             nanos: AtomicU64::new(0),
@@ -64,7 +71,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Returns the time since the clock began. Never less than an earlier result.
+    /// Returns the time since the process made its first clock. Never less than an earlier result.
     pub fn now(&self) -> Time {
         let ns = self.by_counter().unwrap_or_else(|| self.by_kernel());
         // Two cores' counters may differ by a little.
@@ -117,7 +124,8 @@ impl Clock {
         let nanos = nanos(self.start.elapsed());
         let seq = self.seq.load(Ordering::Relaxed);
         // Before that, the counter's rate is not known well enough.
-        if nanos < TRUST || seq % 2 == 1 {
+        let measured = nanos.saturating_sub(self.since.load(Ordering::Relaxed));
+        if measured < TRUST || seq % 2 == 1 {
             return nanos;
         }
         let claim = self.seq.compare_exchange(seq, seq + 1, Ordering::Acquire, Ordering::Relaxed);
@@ -176,6 +184,17 @@ mod tests {
     }
 
     #[test]
+    fn a_later_clock_counts_from_the_same_moment() {
+        let early = Clock::default();
+        let begun = early.now();
+        while early.now().since(begun) < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        let late = Clock::default();
+        assert!(late.now().since(begun) >= Duration::from_millis(19));
+    }
+
+    #[test]
     fn a_counter_that_jumps_is_not_believed() {
         let clock = Clock::default();
         clock.scale.store(1 << 32, Ordering::Relaxed);
@@ -193,6 +212,7 @@ mod tests {
     fn rate_after(first: u64, ticks: u64, before: u64, after: u64) -> Option<u64> {
         let clock = Clock::default();
         clock.first.store(first, Ordering::Relaxed);
+        clock.since.store(0, Ordering::Relaxed);
         clock.scale.store(before, Ordering::Relaxed);
         clock.rate(ticks, after * 1_000_000_000)
     }
