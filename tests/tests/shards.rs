@@ -12,6 +12,7 @@ use exs_tests::rdma;
 
 mod shards {
     mod accepts;
+    mod moves;
 }
 
 const SHARDS: usize = 4;

@@ -40,9 +40,9 @@ impl Socket {
     /// were posted, and to the shards in turn. A cancelled accept takes no connection: the next one
     /// does. A connection lives in the shard of the queue that its accept names
     /// ([`EventQueue::shard`]), so threads that accept from one listener, each with a queue of its own,
-    /// share nothing afterwards. By RDMA devices it lives
-    /// in the shard of the listener. A connection that no
-    /// program takes, as its event is dropped, is reset.
+    /// share nothing afterwards. If the first operation on it names a queue of another shard, it goes
+    /// there, so one thread may accept for others. By RDMA devices it lives in the shard of the listener,
+    /// and stays there. A connection that no program takes, as its event is dropped, is reset.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]

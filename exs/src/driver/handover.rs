@@ -1,12 +1,24 @@
-//! Connection requests that another instance of this RNIC answers.
+//! Connection requests that another instance of this RNIC answers, and connections at rest that it takes
+//! over.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::Driver;
-use super::link::{Link, LinkSetup};
+use super::link::{Conn, Link, LinkBase, LinkOwner, LinkSetup};
+use super::qp::QueuePair;
 use super::turns::Source;
-use crate::rnic::{ConnReq, DetachedRequest, RnicError};
+use crate::rnic::{ConnReq, DetachedConnection, DetachedRequest, Qp, QpAttr, RnicError};
 
-/// A link that has read its request, between two RNICs.
+/// A link between two RNICs. It has read its request, or carries a connection.
 struct DetachedLink<L: Link>(Option<L>);
+
+impl<L: Link> DetachedLink<L> {
+    fn take(mut self, what: &'static str) -> Result<L, RnicError> {
+        self.0.take().ok_or(RnicError::NoSuch { what, id: 0 })
+    }
+}
 
 impl<L: Link> Drop for DetachedLink<L> {
     fn drop(&mut self) {
@@ -16,6 +28,13 @@ impl<L: Link> Drop for DetachedLink<L> {
     }
 }
 
+/// A connection between two RNICs.
+struct MovingLink<L: Link> {
+    link: DetachedLink<L>,
+    addrs: Option<(SocketAddr, SocketAddr)>,
+    timeout: Duration,
+}
+
 impl<L: LinkSetup> Driver<L> {
     pub(super) fn give_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
         let id = self.requested(req)?;
@@ -23,21 +42,69 @@ impl<L: LinkSetup> Driver<L> {
             return Err(RnicError::Unsupported("hand-over of a link of a group"));
         }
         self.release_request(id);
+        Ok(DetachedRequest::new(self.take_link(id)?))
+    }
+
+    pub(super) fn take_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
+        let link = request.into_state::<DetachedLink<L>>()?.take("connection request")?;
+        let id = self.links.insert(link)?;
+        let adopted = L::adopted(self, id).and_then(|()| self.add_request(id, None));
+        adopted.inspect_err(|_| self.cut_link(id))
+    }
+
+    /// Takes a link out of the tables, the lists and the reactor.
+    fn take_link(&mut self, id: u32) -> Result<DetachedLink<L>, RnicError> {
         let mut link = self.links.remove(id)?;
         self.turns.timers.clear(Source::Link(id));
         link.forget(&self.reactor);
         link.base_mut().queued = false;
         L::detached(self, id);
-        Ok(DetachedRequest::new(DetachedLink(Some(link))))
+        Ok(DetachedLink(Some(link)))
     }
 
-    pub(super) fn take_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
-        let mut detached: DetachedLink<L> = request.into_state()?;
-        let Some(link) = detached.0.take() else {
-            return Err(RnicError::NoSuch { what: "connection request", id: 0 });
-        };
+    pub(super) fn give_connection(&mut self, qp: Qp) -> Result<DetachedConnection, RnicError> {
+        let pair = self.qps.get(qp.0)?;
+        let Conn::Link(id) = pair.conn else { return Err(self.wrong_state(qp, "a connection")) };
+        if !self.links.get(id)?.can_move() {
+            return Err(RnicError::Unsupported("hand-over of a link of a group"));
+        }
+        // Completions and events name the queue pair, which is about to go.
+        let reported = self.reports.events.is_empty() && self.objects.no_wc_waits();
+        let unused = pair.recvs.is_empty() && pair.windows.is_empty();
+        let link = self.links.get(id)?.base();
+        let stays = link.attended || link.stalled || self.turns.timers.is_set(Source::Link(id));
+        if stays || !reported || !unused || !L::rests(self, id) {
+            return Err(self.wrong_state(qp, "a connection at rest"));
+        }
+        let link = self.take_link(id)?;
+        let QueuePair { attr, addrs, timeout, own, .. } = self.qps.remove(qp.0)?;
+        L::drop_qp(&mut self.parts, own);
+        self.objects.leave(qp.0, &attr)?;
+        Ok(DetachedConnection::new(MovingLink { link, addrs, timeout }))
+    }
+
+    pub(super) fn take_connection(
+        &mut self,
+        attr: &QpAttr,
+        connection: DetachedConnection,
+    ) -> Result<Qp, RnicError> {
+        let MovingLink::<L> { link, addrs, timeout } = connection.into_state()?;
+        self.objects.check_qp(attr)?;
+        let mut link = link.take("connection")?;
+        let qp = self.qps.insert(QueuePair {
+            attr: *attr,
+            conn: Conn::None,
+            recvs: VecDeque::new(),
+            windows: Vec::new(),
+            addrs,
+            timeout,
+            own: L::OfQp::default(),
+        })?;
+        self.objects.join(qp, attr)?;
+        *link.base_mut() = LinkBase::new(LinkOwner::Qp(qp));
         let id = self.links.insert(link)?;
-        let adopted = L::adopted(self, id).and_then(|()| self.add_request(id, None));
-        adopted.inspect_err(|_| self.cut_link(id))
+        self.qps.get_mut(qp)?.conn = Conn::Link(id);
+        L::moved(self, id, (qp, attr.pd.0));
+        Ok(Qp(qp))
     }
 }

@@ -16,7 +16,8 @@
 //!
 //! What it promises beyond the trait:
 //! - Everything that a connecting peer can tie up is limited (`listen`, `startups`).
-//! - A request that a listener got can be answered by another instance (`handover`).
+//! - A request that a listener got can be answered by another instance, and a connection at rest can
+//!   move there (`handover`).
 //!
 //! What it must never know: which transport it serves, EXS, its messages. It reads no clock: time
 //! comes in with the calls.
@@ -56,9 +57,9 @@ use crate::mem::{Access, Key, Segment};
 use crate::rnic::table::IdTable;
 use crate::rnic::{
     Attended, AttendedBlock, AttendedEnd, AttendedWait, Caps, ConnParam, ConnReq, Cq, DeferredEnd,
-    DeferredWrite, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD, LentConnection,
-    ListenOpts, Listener, Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic, RnicError,
-    RnicEvent, SendWr, SharedPort, Srq, StarvedListener, TakesGroups, Wc,
+    DeferredWrite, DetachedConnection, DetachedRequest, Disconnect, EagerRecv, EagerSend, HEAD,
+    LentConnection, ListenOpts, Listener, Mr, Pd, PolledSleep, Qp, QpAttr, Ready, RecvWr, Rnic,
+    RnicError, RnicEvent, SendWr, SharedPort, Srq, StarvedListener, TakesGroups, Wc,
 };
 use crate::sys::{IoVec, RandomSource, SharedStream};
 use crate::time::Time;
@@ -284,6 +285,16 @@ impl<L: Traffic> Rnic for Driver<L> {
     }
     fn adopt_request(&mut self, request: DetachedRequest) -> Result<ConnReq, RnicError> {
         self.take_request(request)
+    }
+    fn detach_connection(&mut self, qp: Qp) -> Result<DetachedConnection, RnicError> {
+        self.give_connection(qp)
+    }
+    fn adopt_connection(
+        &mut self,
+        attr: &QpAttr,
+        connection: DetachedConnection,
+    ) -> Result<Qp, RnicError> {
+        self.take_connection(attr, connection)
     }
     fn fail_attempts(&mut self, starved: &StarvedListener, now: Time) {
         L::fail_attempts(self, starved, now);

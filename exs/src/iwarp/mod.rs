@@ -259,6 +259,25 @@ impl IwarpEngine {
         !self.settled.large
     }
 
+    /// Returns true if nothing is under way but the next message: another driver can have the
+    /// connection. A responder that has heard nothing of the initiator rests, too.
+    pub fn rests(&self) -> bool {
+        self.state == ConnState::Rts
+            && !self.eof
+            && self.rx.at_boundary()
+            && self.tx.rests()
+            && self.sq.is_empty()
+            && self.rq.is_empty()
+            && !self.owes()
+            && self.wcs.is_empty()
+            && self.events.is_empty()
+    }
+
+    /// Another driver has the connection, for this queue pair of this protection domain.
+    pub fn move_to(&mut self, qp: u32, pd: u32) {
+        (self.cfg.qp, self.cfg.pd) = (qp, pd);
+    }
+
     /// Sets the TCP MSS in bytes.
     pub fn set_mss(&mut self, mss: usize) {
         self.cfg.mss = mss;

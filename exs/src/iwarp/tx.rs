@@ -108,6 +108,12 @@ impl Sending {
         self.half == SendHalf::Open && self.midway.is_none() && self.terminate.is_none()
     }
 
+    /// Returns true if no message is built in part, and no batch holds any.
+    pub(super) fn rests(&self) -> bool {
+        let half = matches!(self.half, SendHalf::Open | SendHalf::Held);
+        half && self.midway.is_none() && self.terminate.is_none() && self.batch.is_none()
+    }
+
     /// Takes the MSN for a SEND that is built now.
     pub(super) fn next_send_msn(&mut self) -> u32 {
         take_msn(&mut self.send_msn)

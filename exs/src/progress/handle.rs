@@ -1,13 +1,17 @@
 //! The program's hold on a socket, and the socket's home.
 //!
 //! A new socket lives in the shard of the thread that makes it. Its first connect moves it to the
-//! shard of the queue that the connect names, which is its home from then on. A socket that an
-//! accept brings is made in its home. So a call finds the home by one load, and the move needs no
-//! lock on the data path: it happens under the locks of both engines. A call that has looked up the
-//! old place finds out under the old engine's lock that the socket has moved.
+//! shard of the queue that the connect names, which is its home from then on. A connection that an
+//! accept brings lives where it has come up. If the first operation on it names a queue of another
+//! shard, the connection goes there, once, as soon as it rests (`engine/rehome.rs`). A call that blocks,
+//! or names no queue, leaves it where it is.
+//!
+//! So a call finds the home by one load, and the move needs no lock on the data path: it happens under
+//! the locks of both engines. A call that has looked up the old place finds out under the old engine's
+//! lock that the socket has moved.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::branches::BranchTable;
@@ -15,7 +19,7 @@ use super::call::Call;
 use super::context::{Context, Entry};
 #[cfg(feature = "tokio")]
 use super::engine::TaskSend;
-use super::engine::{Engine, RecvAtOnce, SockId};
+use super::engine::{Engine, RecvAtOnce, Rehomed, SockId};
 use super::error::Error;
 use super::exit;
 use super::loan::{LentRecv, LoanCell, LoopRecv};
@@ -31,6 +35,14 @@ use crate::time::Time;
 /// since it may end the process while the event still waits.
 pub(super) type Claim = Arc<AtomicBool>;
 
+/// Operations that name a queue of another shard, and find the connection of an accept busy, until it
+/// stays where it is.
+const PATIENCE: u32 = 16;
+
+/// Held by a thread that moves a socket. Only such threads lock two engines at a time, so no other order
+/// of locks can deadlock with theirs.
+static MOVES: ProcessLock<()> = ProcessLock::new(());
+
 /// Where a socket lives: its shard, and its name there.
 #[derive(Clone)]
 struct Home {
@@ -45,11 +57,14 @@ struct Home {
 pub struct SocketHandle {
     /// The place where the socket was made.
     made: Home,
-    /// The socket's home. None until its first connect. Written under the engine's lock of `made`.
+    /// The socket's home. None until its first connect, or the first operation on the connection of an
+    /// accept. Written under the engine's lock of `made`.
     home: OnceLock<Home>,
     /// Set when the program takes the connection of an accept. None: the program has made the
     /// socket itself.
     taken: Option<Claim>,
+    /// Operations that have found the connection busy when they would have moved it.
+    found_busy: AtomicU32,
     /// The program's number for the socket; 0 until the program sets it. Each event of an operation
     /// posted from then on carries the number.
     user_data: AtomicU64,
@@ -64,21 +79,20 @@ pub struct SocketHandle {
 
 impl SocketHandle {
     pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
-        SocketHandle::with(Home { context, id }, OnceLock::new(), None)
+        SocketHandle::with(Home { context, id }, None)
     }
 
     /// The handle of a connection that an accept's event carries.
     pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Claim) -> SocketHandle {
-        let made = Home { context, id };
-        let home = OnceLock::from(made.clone());
-        SocketHandle::with(made, home, Some(taken))
+        SocketHandle::with(Home { context, id }, Some(taken))
     }
 
-    fn with(made: Home, home: OnceLock<Home>, taken: Option<Claim>) -> SocketHandle {
+    fn with(made: Home, taken: Option<Claim>) -> SocketHandle {
         SocketHandle {
             made,
-            home,
+            home: OnceLock::new(),
             taken,
+            found_busy: AtomicU32::new(0),
             user_data: AtomicU64::new(0),
             listens: AtomicBool::new(false),
             branches: BranchTable::default(),
@@ -117,27 +131,42 @@ impl SocketHandle {
 
     /// The socket's name in this shard. None: the socket has no home, or another home.
     pub(crate) fn id_in(&self, context: &Arc<Context>) -> Option<SockId> {
-        self.home.get().filter(|home| Arc::ptr_eq(&home.context, context)).map(|home| home.id)
+        self.stay().filter(|home| Arc::ptr_eq(&home.context, context)).map(|home| home.id)
     }
 
     /// The shard in which a socket with a connection lives, and its name there.
     pub(crate) fn home(&self) -> Option<(&Arc<Context>, SockId)> {
-        self.home.get().map(|home| (&home.context, home.id))
+        self.stay().map(|home| (&home.context, home.id))
     }
 
-    /// True if the socket has a home: it is connected, or connects.
+    /// The home of a socket with a connection, which stays there from now on.
+    #[inline]
+    fn stay(&self) -> Option<&Home> {
+        match self.home.get() {
+            Some(home) => Some(home),
+            None if self.taken.is_some() => Some(self.stay_where_made()),
+            None => None,
+        }
+    }
+
+    #[cold]
+    fn stay_where_made(&self) -> &Home {
+        self.made.context.look(|_| self.home.get_or_init(|| self.made.clone()))
+    }
+
+    /// True if the socket is connected, or connects.
     pub(crate) fn is_connected(&self) -> bool {
-        self.home.get().is_some()
+        self.home.get().is_some() || self.taken.is_some()
     }
 
     /// The shard of the queue that suits a blocking call on the socket. It is the socket's home. A
-    /// socket without a home may move to the shard of the thread, unless it listens.
+    /// socket without a connection may move to the shard of the thread, unless it listens.
     pub(crate) fn shard(&self) -> Shard {
+        let stays =
+            || self.taken.is_some() || self.look(|engine, id| engine.sockets.is_listening(id));
         match self.home.get() {
             Some(home) => home.context.shard(),
-            None if self.look(|engine, id| engine.sockets.is_listening(id)) => {
-                self.made.context.shard()
-            }
+            None if stays() => self.made.context.shard(),
             None => shards::of_thread(),
         }
     }
@@ -161,6 +190,9 @@ impl SocketHandle {
         queue: &QueueCore,
         f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
+        if self.home.get().is_none() && self.taken.is_some() {
+            self.go_to(queue);
+        }
         match self.home.get() {
             Some(Home { context, id }) => {
                 let shard = queue.shard_beside(context.shard());
@@ -174,6 +206,7 @@ impl SocketHandle {
 
     /// Sends bytes if that completes at once (`Engine::send_at_once`).
     pub(crate) fn send_at_once(&self, payload: &IoVec<'_>, may_share: bool) -> bool {
+        self.stay();
         self.enter(Entry::Call, |engine, id, call| {
             engine.send_at_once(id, payload, may_share, call)
         })
@@ -182,6 +215,7 @@ impl SocketHandle {
     /// Sends few bytes of a task (`Engine::send_for_task`).
     #[cfg(feature = "tokio")]
     pub(crate) fn send_for_task(&self, payload: &IoVec<'_>, may_wait: bool) -> TaskSend {
+        self.stay();
         self.enter(Entry::Call, |engine, id, call| {
             engine.send_for_task(id, payload, may_wait, call)
         })
@@ -189,6 +223,7 @@ impl SocketHandle {
 
     /// Takes small data that have come, for a receive that does not wait.
     pub(crate) fn recv_at_once(&self, buffer: &Buffer, end: Option<BorrowedFd<'_>>) -> RecvAtOnce {
+        self.stay();
         let loan = self.loan();
         let read = match loan.recv_now(&buffer.segment()) {
             LoopRecv::Message(n) => return RecvAtOnce::Passed { bytes: n as u64 },
@@ -293,9 +328,6 @@ impl SocketHandle {
         if self.home.get().is_some() {
             return;
         }
-        // Only this code locks two engines at a time, so no other order of locks can deadlock with
-        // this order.
-        static MOVES: ProcessLock<()> = ProcessLock::new(());
         let there = queue.shard().context().filter(|there| !Arc::ptr_eq(there, &self.made.context));
         let _one = there.is_some().then(|| MOVES.lock());
         self.made.context.look(|engine| {
@@ -310,6 +342,33 @@ impl SocketHandle {
                     },
                 }
             });
+        });
+    }
+
+    /// An operation on the connection of an accept names `queue`. If that is of another shard, the
+    /// connection goes there as soon as it rests. Otherwise it stays where it is.
+    #[cold]
+    fn go_to(&self, queue: &QueueCore) {
+        let here = &self.made.context;
+        let shard = queue.shard_beside(here.shard());
+        let there = shard.context().filter(|there| !Arc::ptr_eq(there, here));
+        let Some(there) = there.filter(|_| !queue.serves_calls()) else {
+            self.stay();
+            return;
+        };
+        let _one = MOVES.lock();
+        here.look(|engine| {
+            if self.home.get().is_some() {
+                return;
+            }
+            let home = match there.look(|other| engine.rehome(self.made.id, other)) {
+                Rehomed::To(id) => Home { context: Arc::clone(there), id },
+                Rehomed::NotYet if self.found_busy.fetch_add(1, Ordering::Relaxed) < PATIENCE => {
+                    return;
+                }
+                Rehomed::NotYet | Rehomed::Never => self.made.clone(),
+            };
+            self.home.get_or_init(|| home);
         });
     }
 }

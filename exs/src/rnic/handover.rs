@@ -1,4 +1,4 @@
-//! Connection requests and listeners on their way from one RNIC to another.
+//! Connection requests, connections and listeners on their way from one RNIC to another.
 
 use std::any::Any;
 use std::fmt;
@@ -31,6 +31,33 @@ impl DetachedRequest {
     /// The request comes from an RNIC of another kind. It ends with this call.
     pub(crate) fn into_state<T: Any>(self) -> Result<T, RnicError> {
         state_of(self.0, "use for a request of an RNIC of another kind")
+    }
+}
+
+/// An established connection that [`detach_connection`](super::Rnic::detach_connection) has taken out of
+/// one RNIC, for [`adopt_connection`](super::Rnic::adopt_connection) of another one of the same kind.
+///
+/// If it is dropped, the peer sees the connection break.
+pub struct DetachedConnection(Box<dyn Any + Send>);
+
+impl DetachedConnection {
+    /// Wraps the driver's state of the connection. Dropping `state` must break the connection.
+    pub(crate) fn new(state: impl Any + Send) -> DetachedConnection {
+        DetachedConnection(Box::new(state))
+    }
+
+    /// Takes the driver's state out.
+    ///
+    /// # Errors
+    /// The connection comes from an RNIC of another kind. It breaks with this call.
+    pub(crate) fn into_state<T: Any>(self) -> Result<T, RnicError> {
+        state_of(self.0, "use for a connection of an RNIC of another kind")
+    }
+}
+
+impl fmt::Debug for DetachedConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DetachedConnection")
     }
 }
 

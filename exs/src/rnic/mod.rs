@@ -38,7 +38,7 @@ pub use eager::{EagerPayload, EagerRecv, EagerSend};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
-pub use handover::{DetachedRequest, SharedPort};
+pub use handover::{DetachedConnection, DetachedRequest, SharedPort};
 pub use loan::{LentConnection, LentSend, LentWait};
 pub use path::PathAttr;
 pub use starved::{AttemptNumber, StarvedListener};
@@ -313,6 +313,30 @@ pub trait Rnic: Send {
     /// The RNIC is of another kind, or lacks the room. The peer's attempt then fails.
     fn adopt_request(&mut self, _request: DetachedRequest) -> Result<ConnReq, RnicError> {
         Err(RnicError::Unsupported("hand-over of connection requests"))
+    }
+    /// Takes an established connection out of this RNIC, so that another RNIC of the same kind in this
+    /// process can have it ([`Rnic::adopt_connection`]). Its QP is destroyed. What the peer has sent and
+    /// no message has brought yet goes along, so nothing is lost.
+    ///
+    /// # Errors
+    /// `State`: the connection does not rest. It rests if no work request is outstanding on its QP, no
+    /// window of it is open, no message has come in part, and no completion or event waits to be polled.
+    /// `Unsupported`: this RNIC cannot hand connections over. In both cases the connection is unchanged.
+    fn detach_connection(&mut self, _qp: Qp) -> Result<DetachedConnection, RnicError> {
+        Err(RnicError::Unsupported("hand-over of connections"))
+    }
+    /// Takes over an established connection from another RNIC of the same kind, for a new QP with these
+    /// attributes. No [`CmEvent::Established`] follows. If the RNIC lacks what it needs to serve the
+    /// connection, it breaks, and [`CmEvent::Disconnected`] follows.
+    ///
+    /// # Errors
+    /// The RNIC is of another kind, or has no room for the QP. The connection breaks.
+    fn adopt_connection(
+        &mut self,
+        _attr: &QpAttr,
+        _connection: DetachedConnection,
+    ) -> Result<Qp, RnicError> {
+        Err(RnicError::Unsupported("hand-over of connections"))
     }
     /// Fails connection attempts to a starved listener of another RNIC of this process, apart from those
     /// that were accepted.

@@ -75,6 +75,11 @@ impl Extra {
         self.lull.note_messages(messages);
     }
 
+    /// This side has the receives of its hello, and is not asked for more.
+    pub(super) fn is_usual(&self) -> bool {
+        !self.wanted && self.stage == Extent::Usual
+    }
+
     /// Nothing waits for `drive`.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {

@@ -45,7 +45,8 @@
 //! | `proto.rs` | the machines of `stream` or `packet` |
 //!
 //! `drive.rs` is the main loop. `tx.rs`, `rx.rs`, `adverts.rs` and `eager.rs` carry out what the
-//! machines want. `inspect.rs` says to observers what a session is doing.
+//! machines want. `inspect.rs` says to observers what a session is doing. `rehome.rs` is for a
+//! connection that goes to another port.
 //!
 //! How a connection ends (`close.rs`):
 //!
@@ -78,6 +79,7 @@ mod out;
 mod post;
 mod proto;
 mod receiver;
+mod rehome;
 mod ring;
 mod rx;
 mod sender;

@@ -7,7 +7,7 @@ use super::Buf;
 use super::rx::{MessageBytes, index};
 use super::types::Port;
 use crate::mem::{Access, Key, Segment};
-use crate::rnic::RnicError;
+use crate::rnic::{Mr, RnicError};
 
 /// The ring of one direction.
 #[derive(Debug)]
@@ -24,6 +24,20 @@ pub(super) struct LocalRing(Option<RingMemory>);
 impl LocalRing {
     pub(super) fn exists(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// True if the peer has a window onto it.
+    pub(super) fn is_open(&self) -> bool {
+        self.0.as_ref().is_some_and(|ring| ring.key.is_some())
+    }
+
+    pub(super) fn memory(&self) -> Option<&Buf> {
+        self.0.as_ref().map(|ring| &ring.buf)
+    }
+
+    /// Replaces the registration of the memory. Returns the old one.
+    pub(super) fn set_registration(&mut self, mr: Mr) -> Option<Mr> {
+        self.0.as_mut().map(|ring| std::mem::replace(&mut ring.buf.mr, mr))
     }
 
     /// Makes the ring of `size` bytes, if there is none.
@@ -112,7 +126,6 @@ fn split(size: usize, off: u32, len: u32) -> (u32, u32) {
 mod tests {
     use super::*;
     use crate::mem::Region;
-    use crate::rnic::Mr;
 
     fn buf(len: usize) -> Buf {
         let region = Region::map(len).unwrap();

@@ -94,6 +94,13 @@ impl SendQueue {
         SendQueue { first: 0, entries: VecDeque::new(), depth: depth.max(4), unsignalled: 0 }
     }
 
+    /// Each WR is a message without memory of the port's. If the port has completed it, the completion of
+    /// a later WR stands for it.
+    pub(super) fn has_only_messages(&self) -> bool {
+        let plain = |e: &PostedWr| e.bounce.is_none() && matches!(e.what, WrPurpose::Message);
+        self.entries.iter().all(plain)
+    }
+
     /// WRs that may be posted.
     pub(super) fn room(&self) -> usize {
         self.depth - self.entries.len()

@@ -146,6 +146,13 @@ pub(super) struct Polling {
     pub(super) last_moved: Time,
 }
 
+impl Polling {
+    /// The state of a link that no thread has polled yet.
+    pub(super) fn new(last_moved: Time) -> Polling {
+        Polling { hot: false, misses: 0, paused_epoch: 0, last_moved }
+    }
+}
+
 /// The message and the memory that the listener gets when it accepts.
 pub(super) struct Greeting {
     /// The address of the connecting side.
@@ -215,7 +222,7 @@ impl ShmLink {
                 ird: 0,
             },
             wake_up: WakeUp::default(),
-            polling: Polling { hot: false, misses: 0, paused_epoch: 0, last_moved: Time::ZERO },
+            polling: Polling::new(Time::ZERO),
             greeting: None,
             place: None,
             origin: None,
@@ -356,6 +363,14 @@ impl ShmLink {
         let sent = self.transmit(env, tx_budget)?;
         let more = received.more || sent.more;
         Ok(TransferOutcome { more, moved: received.moved || sent.moved })
+    }
+
+    /// True if nothing is under way but the next record, and the peer knows no bitmap of this RNIC, so
+    /// that it wakes this side by messages.
+    pub(super) fn rests(&self) -> bool {
+        let open = self.phase == LinkPhase::Open && !self.socket.hung_up;
+        let away = self.wake_up.is_plain() && !self.is_lent() && self.end.is_none();
+        open && away && self.tx.rests() && self.rx.rests() && self.peer_end().is_none()
     }
 
     /// True if the words and records of the peer give this side something to do.

@@ -20,10 +20,12 @@ use mio::unix::SourceFd;
 use super::ShmRnic;
 use super::control::{ControlMessage, MAX_MESSAGE, canonical, name, of_family};
 use super::dial::{is_here, scope};
-use super::link::{LinkPhase, ShmLink};
+use super::link::{LinkPhase, Polling, ShmLink};
 use super::ring::Mem;
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
-use crate::rnic::{AttemptNumber, ConnParam, ListenOpts, Qp, RnicError, StarvedListener};
+use crate::rnic::{
+    AttemptNumber, ConnParam, DisconnectCause, ListenOpts, Qp, RnicError, StarvedListener,
+};
 use crate::sys::{
     self, ForeignFd, PeerCred, PeerListener, PeerSocket, accept_unix, listen_abstract, peer_cred,
     recv_with_fds,
@@ -220,6 +222,28 @@ impl LinkSetup for Box<ShmLink> {
         // If the peer has gone meanwhile, its socket will show that.
         link.send_control(&ControlMessage::Accept { ird, ord, private_data }, &[]);
         Ok((link.peer.addrs, param.timeout))
+    }
+
+    fn detached(driver: &mut ShmRnic, id: u32) {
+        driver.parts.hot.retain(|hot| *hot != id);
+        driver.parts.woken = driver.parts.woken.filter(|woken| *woken != id);
+    }
+
+    fn rests(driver: &ShmRnic, id: u32) -> bool {
+        driver.links.get(id).is_ok_and(|link| link.rests())
+    }
+
+    fn moved(driver: &mut ShmRnic, id: u32, _: (u32, u32)) {
+        let Ok(link) = driver.links.get_mut(id) else { return };
+        link.polling = Polling::new(link.polling.last_moved);
+        // The reactor reports a peer that has hung up meanwhile.
+        link.socket.readable = true;
+        if let Err(e) = driver.watch_link(id) {
+            crate::trace::warn!("a connection is dropped: {e}");
+            return driver.cut(id, DisconnectCause::Broken(libc::ENOMEM), None);
+        }
+        driver.make_hot(id);
+        driver.enqueue(Source::Link(id));
     }
 
     /// ACCEPT has left. If the peer has gone meanwhile, it has hung up.

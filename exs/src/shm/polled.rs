@@ -43,6 +43,11 @@ enum OurEnd {
 }
 
 impl PolledEnd {
+    /// True if the peer has nothing of our descriptor.
+    pub(super) fn is_kept(&self) -> bool {
+        self.ours == OurEnd::Kept
+    }
+
     /// True while the word asks the peer to ring at the descriptor.
     pub(super) fn is_armed(&self) -> bool {
         self.ours == OurEnd::Armed

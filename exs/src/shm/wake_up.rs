@@ -101,6 +101,12 @@ pub(super) struct WakeUp {
 }
 
 impl WakeUp {
+    /// True if the peer knows nothing of this RNIC by which it could wake this side, but the socket.
+    pub(super) fn is_plain(&self) -> bool {
+        let awake = self.attendant == AttendantSleep::Awake;
+        self.grant == BitmapGrant::No && self.polled.is_kept() && awake
+    }
+
     /// A bell came as a message.
     pub(super) fn note_bell(&mut self) {
         self.bells_received = self.bells_received.saturating_add(1);

@@ -57,6 +57,11 @@ impl Default for Attendant {
 }
 
 impl Attendant {
+    /// True if neither a thread nor the program has the stream.
+    pub(super) fn is_away(&self) -> bool {
+        !self.reads && !self.lent
+    }
+
     /// From now on no call blocks, whatever flags it has.
     pub(super) fn never_block(&mut self, stream: &SharedStream) {
         if std::mem::replace(&mut self.sleeps, Sleeps::InPoll) == Sleeps::InRead {

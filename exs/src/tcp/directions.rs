@@ -70,6 +70,13 @@ pub(super) struct Outbound {
     pub(super) sent: u64,
 }
 
+impl Outbound {
+    /// True if nothing waits to leave.
+    pub(super) fn rests(&self) -> bool {
+        !self.doorbell_rung && !self.shut && self.remainder.is_empty()
+    }
+}
+
 /// The receiving direction.
 pub(super) struct Intake {
     /// The SRQ that lists this link as holding a receive; None: no SRQ does.
@@ -91,6 +98,11 @@ impl Intake {
             lookahead_size: LOOKAHEAD_MIN,
             narrow: if near { NARROW } else { 0 },
         }
+    }
+
+    /// True if no bytes wait for a receive, and the link holds none.
+    pub(super) fn rests(&self) -> bool {
+        self.stash.is_empty() && self.holds_recv_of.is_none()
     }
 
     /// Counts bytes that came. True if the receive buffer must become large.

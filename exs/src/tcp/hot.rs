@@ -128,6 +128,10 @@ impl SoftRnic {
         self.read_group(id).is_some()
     }
 
+    pub(super) fn make_cold(&mut self, source: Source) {
+        self.parts.hot.retain(|hot| hot.source != source);
+    }
+
     pub(super) fn make_hot(&mut self, source: Source) {
         if let Some(hot) = self.parts.hot.iter_mut().find(|h| h.source == source) {
             hot.misses = 0;

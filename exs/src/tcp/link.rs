@@ -124,6 +124,16 @@ impl SoftLink {
         }
     }
 
+    /// True if nothing is under way but the next message.
+    pub(super) fn rests(&self) -> bool {
+        let Some(stream) = self.stream.own() else { return false };
+        let read = self.inbound == Inbound::Open && self.intake.rests() && !self.ready.hup;
+        let wrote = self.outbound.rests() && !self.short_write.cut && stream.may_write();
+        let whole = self.sniffer == HelloSniffer::Off && self.ending == Ending::Orderly;
+        let alone = self.dialed.is_none() && self.attendant.is_away();
+        read && wrote && whole && alone && self.engine.rests()
+    }
+
     /// Marks the connection as broken.
     fn fail(&mut self, e: &io::Error) {
         self.inbound = Inbound::Broken;

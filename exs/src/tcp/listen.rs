@@ -16,9 +16,12 @@ use super::deferred::share;
 use super::directions::{Ending, Inbound};
 use super::group::{GroupTaker, HelloSniffer, LinkStream, PassedConn};
 use super::link::SoftLink;
-use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
+use super::short_write::ShortWrite;
+use crate::driver::{Acceptor, Conn, Link, LinkOwner, LinkSetup, ReactorShare, Source};
 use crate::iwarp::IwarpEngine;
-use crate::rnic::{ConnParam, ListenOpts, Qp, QpState, RnicError, StarvedListener, TakesGroups};
+use crate::rnic::{
+    ConnParam, ListenOpts, Qp, QpState, Ready, RnicError, StarvedListener, TakesGroups,
+};
 use crate::sys::{self, Paced};
 use crate::time::Time;
 
@@ -210,6 +213,22 @@ impl LinkSetup for SoftLink {
 
     fn detached(driver: &mut SoftRnic, id: u32) {
         driver.parts.unwatched.retain(|unwatched| *unwatched != id);
+        driver.make_cold(Source::Link(id));
+    }
+
+    fn rests(driver: &SoftRnic, id: u32) -> bool {
+        let read_ahead = driver.parts.unparsed.as_ref().is_some_and(|bytes| bytes.link == id);
+        !read_ahead && driver.links.get(id).is_ok_and(SoftLink::rests)
+    }
+
+    fn moved(driver: &mut SoftRnic, id: u32, (qp, pd): (u32, u32)) {
+        let Ok(link) = driver.links.get_mut(id) else { return };
+        link.engine.move_to(qp, pd);
+        // Its place in a list of the other RNIC is gone.
+        link.short_write = ShortWrite::default();
+        // Edges may have passed while the descriptor was in no reactor. The turn that follows registers it.
+        link.note_ready(Ready { readable: true, writable: true, hup: false });
+        driver.enqueue(Source::Link(id));
     }
 
     fn adopted(driver: &mut SoftRnic, id: u32) -> Result<(), RnicError> {

@@ -21,6 +21,7 @@ pub mod files;
 pub mod groups;
 pub mod handover;
 pub mod immediate;
+pub mod moving;
 pub mod objects;
 pub mod reads;
 pub mod refusals;
@@ -102,6 +103,14 @@ macro_rules! rnic_contract {
                 a_dropped_request_ends_the_attempt,
                 a_detached_request_frees_its_place,
                 rnics_share_the_port_of_a_listener,
+            }
+            moving {
+                a_connection_goes_on_in_another_rnic,
+                what_was_sent_meanwhile_arrives,
+                a_busy_connection_stays,
+                a_message_that_waits_keeps_the_connection,
+                a_dropped_connection_breaks,
+                a_peer_that_goes_meanwhile_is_noticed,
             }
             transfers {
                 sends_of_many_shapes,

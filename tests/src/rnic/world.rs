@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use exs::mem::{Access, Key, Region};
 use exs::rnic::{
-    Caps, CmEvent, ConnParam, ConnReq, Cq, Disconnect, DisconnectCause, Listener, Pd, Qp, QpAttr,
-    RecvWr, Rnic, RnicError, SendWr, Sge, Srq, Wc, WcStatus,
+    Caps, CmEvent, ConnParam, ConnReq, Cq, DetachedConnection, Disconnect, DisconnectCause,
+    Listener, Pd, Qp, QpAttr, RecvWr, Rnic, RnicError, SendWr, Sge, Srq, Wc, WcStatus,
 };
 use exs::time::Time;
 
@@ -108,6 +108,13 @@ pub struct End {
     pub srq: Option<Srq>,
     /// The queue pair.
     pub qp: Qp,
+}
+
+impl End {
+    fn of(node: usize, attr: &QpAttr, qp: Qp) -> End {
+        let &QpAttr { pd, send_cq: scq, recv_cq: rcq, srq, .. } = attr;
+        End { node, pd, scq, rcq, srq, qp }
+    }
 }
 
 /// Two connected ends; `a` connected to `b`.
@@ -248,21 +255,36 @@ impl<H: Harness> World<H> {
 
     /// Makes a queue pair in a domain, on a shared receive queue if given.
     pub fn end_in(&mut self, node: usize, pd: Pd, srq: Option<Srq>) -> End {
+        let mut attr = self.attr(node, pd, srq);
         let rnic = &mut self.rnics[node];
-        let scq = rnic.create_cq(1024).expect("create_cq");
-        let rcq = rnic.create_cq(1024).expect("create_cq");
-        let max_send_wr = rnic.caps().max_send_wr.min(DEPTH);
-        let (max_recv_wr, context) = (DEPTH, context_of(rcq));
-        let mut attr =
-            QpAttr { pd, send_cq: scq, recv_cq: rcq, srq, max_send_wr, max_recv_wr, context };
         let mut made = rnic.create_qp(&attr);
         if let Err(RnicError::Limit { what: "receive queue depth", limit, .. }) = made {
             attr.max_recv_wr = usize::try_from(limit).expect("below the depth asked for");
             made = rnic.create_qp(&attr);
             self.recv_depth = self.recv_depth.min(attr.max_recv_wr);
         }
-        let qp = made.expect("create_qp");
-        End { node, pd, scq, rcq, srq, qp }
+        End::of(node, &attr, made.expect("create_qp"))
+    }
+
+    /// Makes a queue pair with CQs of its own, on an SRQ if the connection was on one, for a connection
+    /// that another RNIC has given away.
+    pub fn adopt(&mut self, node: usize, connection: DetachedConnection, on_srq: bool) -> End {
+        let rnic = &mut self.rnics[node];
+        let pd = rnic.alloc_pd().expect("alloc_pd");
+        let srq = on_srq.then(|| rnic.create_srq(pd, DEPTH).expect("create_srq"));
+        let attr = self.attr(node, pd, srq);
+        let adopted = self.rnics[node].adopt_connection(&attr, connection);
+        End::of(node, &attr, adopted.expect("adopt_connection"))
+    }
+
+    /// The attributes of a queue pair with new CQs.
+    fn attr(&mut self, node: usize, pd: Pd, srq: Option<Srq>) -> QpAttr {
+        let rnic = &mut self.rnics[node];
+        let send_cq = rnic.create_cq(1024).expect("create_cq");
+        let recv_cq = rnic.create_cq(1024).expect("create_cq");
+        let max_send_wr = rnic.caps().max_send_wr.min(DEPTH);
+        let (max_recv_wr, context) = (DEPTH, context_of(recv_cq));
+        QpAttr { pd, send_cq, recv_cq, srq, max_send_wr, max_recv_wr, context }
     }
 
     /// Listens on any port.

@@ -86,6 +86,8 @@ pub(super) struct Accepts {
     pub(super) on: Vec<(Place, Listener)>,
     /// Whether the listeners take link groups, as the last accept says. None: there was none.
     pub(super) groups: Option<TakesGroups>,
+    /// Connections of its accepts have gone to other shards.
+    pub(super) hands_over: bool,
     /// Requests without an answer, since the backlog is full, and their devices.
     pub(super) waiting: VecDeque<(usize, Request)>,
     /// The start-ups under way.

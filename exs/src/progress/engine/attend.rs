@@ -106,6 +106,13 @@ pub(super) struct AttendedBy {
     listed: bool,
 }
 
+impl AttendedBy {
+    /// True if the connection is in the reactor, as the leader learns what happens there.
+    pub(super) fn is_by_reactor(&self) -> bool {
+        matches!(self.by, Attendance::Reactor)
+    }
+}
+
 /// The sweeps over sockets that threads have left.
 #[derive(Default)]
 pub(super) struct Sweeps {

@@ -99,9 +99,9 @@ impl Engine {
     /// Tells the devices of a listener, or of a branch, whether its accepts allow link groups now.
     pub(super) fn tell_groups(&mut self, id: SockId, allows: bool) {
         let Some(s) = self.sockets.get_mut(id) else { return };
-        let able = allows && s.opts.link_group != Grouping::Off;
-        let groups = if able { TakesGroups::Yes } else { TakesGroups::No };
         let Some(a) = &mut s.accepts else { return };
+        let able = allows && !a.hands_over && s.opts.link_group != Grouping::Off;
+        let groups = if able { TakesGroups::Yes } else { TakesGroups::No };
         if a.groups.replace(groups) == Some(groups) {
             return;
         }

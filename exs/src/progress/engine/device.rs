@@ -16,8 +16,8 @@ use crate::progress::Error;
 use crate::progress::busy::BusyWindow;
 use crate::progress::options::Transport;
 use crate::rnic::{
-    Caps, ConnReq, Cq, Disconnect, EagerSend, ExtraReceives, FileRange, HEAD, Listener, Mr, Qp,
-    QpAttr, Rnic, RnicError, SendWr, Wc,
+    Caps, ConnReq, Cq, DetachedConnection, Disconnect, EagerSend, ExtraReceives, FileRange, HEAD,
+    Listener, Mr, Qp, QpAttr, Rnic, RnicError, SendWr, Wc,
 };
 use crate::session::{Buf, Port};
 use crate::sys::{IoVec, Staging};
@@ -241,11 +241,20 @@ impl Device {
     /// Makes a queue pair for a connection, and slots for the messages of its peer. The caller has
     /// entered the domain. `sock` is the number of the connection's socket.
     pub(super) fn create_qp(&mut self, id: u32, sock: u32) -> Result<Qp, RnicError> {
+        self.add_qp(id, sock, |rnic, attr| rnic.create_qp(attr))
+    }
+
+    fn add_qp(
+        &mut self,
+        id: u32,
+        sock: u32,
+        make: impl FnOnce(&mut dyn Rnic, &QpAttr) -> Result<Qp, RnicError>,
+    ) -> Result<Qp, RnicError> {
         let cq = self.cq.ok_or(UNUSED)?;
         let (rnic, domain) = self.domain(id)?;
         let (pd, pools) = (domain.pd, domain.pools.as_mut().ok_or(UNUSED)?);
         let qp = pools.receives.equip(rnic, |rnic, srq| {
-            rnic.create_qp(&QpAttr {
+            let attr = QpAttr {
                 pd,
                 send_cq: cq,
                 recv_cq: cq,
@@ -253,7 +262,8 @@ impl Device {
                 max_send_wr: Device::send_depth(rnic.caps()),
                 max_recv_wr: 0,
                 context: sock,
-            })
+            };
+            make(rnic, &attr)
         })?;
         domain.users += 1;
         Ok(qp)
@@ -268,6 +278,30 @@ impl Device {
             pools.receives.release(rnic, qp);
         }
         self.leave(domain);
+    }
+
+    /// Takes a connection at rest out of the device, and leaves the domain.
+    pub(super) fn detach_connection(
+        &mut self,
+        domain: u32,
+        qp: Qp,
+    ) -> Result<DetachedConnection, RnicError> {
+        let connection = self.rnic.detach_connection(qp)?;
+        if let Ok((rnic, pools)) = self.pools(domain) {
+            pools.receives.release(rnic, qp);
+        }
+        self.leave(domain);
+        Ok(connection)
+    }
+
+    /// As [`create_qp`](Device::create_qp), for a connection of another shard.
+    pub(super) fn adopt_connection(
+        &mut self,
+        id: u32,
+        sock: u32,
+        connection: DetachedConnection,
+    ) -> Result<Qp, RnicError> {
+        self.add_qp(id, sock, |rnic, attr| rnic.adopt_connection(attr, connection))
     }
 
     pub(super) fn reg_mr(

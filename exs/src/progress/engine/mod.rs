@@ -25,8 +25,8 @@
 //!   once), `parts`, `onesided` (exports, READ, WRITE), `polls`, `kernel`;
 //! - connections: `dial` (attempts by one device after the other), `hosts` (names and races between
 //!   addresses), `listen`, `cm` (events of the RNICs
-//!   about connections), `startups` and `accepts` (on their way to the program), `spread` and `branch`
-//!   (other shards);
+//!   about connections), `startups` and `accepts` (on their way to the program), `spread`, `branch` and
+//!   `rehome` (other shards);
 //! - the turn below: this file, `life` (timers, ends), `outlook` (what threads without the lock see).
 //!
 //! The state of a call (its time, whether its doorbells may wait, whether it took the eager path) is a
@@ -82,6 +82,7 @@ mod polls;
 mod post;
 mod queries;
 mod receives;
+mod rehome;
 mod released;
 mod slots;
 mod sock;
@@ -136,6 +137,7 @@ pub use self::polled::RecvAtOnce;
 pub(crate) use self::polled::Ringer;
 pub use self::post::FileSend;
 pub(crate) use self::post::{OwnTicket, Ticket};
+pub(super) use self::rehome::Rehomed;
 pub(super) use self::released::Released;
 pub use self::sockets::SockId;
 pub(super) use self::spread::Parcel;

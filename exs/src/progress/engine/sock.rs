@@ -138,9 +138,11 @@ impl Sock {
         }
     }
 
-    /// A new socket has come to another shard, where it is on no list.
+    /// A socket has come to another shard, where it is on no list.
     pub(super) fn settle_in(&mut self, generation: u32) {
         self.generation = generation;
+        (self.burst, self.busy) = (Burst::default(), BusyWindow::default());
+        self.attended = AttendedBy::default();
         if let Some(watch) = &mut self.watch {
             watch.settle_in();
         }

@@ -124,6 +124,25 @@ impl SocketTable {
         id
     }
 
+    /// Takes out a connected socket, which goes to another shard with its session. What the session has
+    /// counted stays here.
+    pub(super) fn take_connected(&mut self, index: u32, (place, qp): (Place, Qp)) -> Sock {
+        self.by_qp.remove(&(place.device, qp));
+        let mut sock = self.remove(index);
+        if let Some(session) = &mut sock.session {
+            let counters = session.take_counters();
+            figures::add(&mut sock.past, &counters);
+            self.tally.end(index, place.device, &counters);
+        }
+        sock
+    }
+
+    /// Puts in such a socket.
+    pub(super) fn put_connected(&mut self, mut sock: Sock) -> SockId {
+        sock.settle_in(self.next_generation());
+        self.insert(sock)
+    }
+
     // ---- look-up ---------------------------------------------------------------
 
     /// The name of the socket in this slot.
@@ -301,6 +320,12 @@ impl SocketTable {
     /// The socket that listens by this listener of a device. None: the listener is closed.
     pub(super) fn of_listener(&self, device: usize, listener: Listener) -> Option<u32> {
         self.by_listener.get(&(device, listener)).copied()
+    }
+
+    /// The listeners of a device, with their sockets.
+    pub(super) fn listeners_of(&self, device: usize) -> impl Iterator<Item = (Listener, u32)> {
+        let of_device = self.by_listener.iter().filter(move |((d, _), _)| *d == device);
+        of_device.map(|((_, listener), index)| (*listener, *index))
     }
 
     /// Notes that a listener belongs to a socket.
