@@ -64,6 +64,18 @@ fn threads_with_queues_of_their_own() {
 }
 
 #[test]
+fn connections_that_one_thread_accepts_for_others() {
+    let wanted: Vec<_> = [2, 16, 128]
+        .into_iter()
+        .flat_map(|connections| {
+            let shape = format!("{connections} handed to 2 threads");
+            [over(&["tcp"], &shape, "-"), over(&EXS, &shape, "tcp")]
+        })
+        .collect();
+    assert_rows(rows("handed", &[]), &wanted);
+}
+
+#[test]
 fn pairs_of_threads() {
     let found = rows("pairs", &["--pairs=1,3"]);
     let beside_tcp = |tcp: &str, shape: &str| [over(&["tcp"], tcp, "-"), over(&EXS, shape, "tcp")];

@@ -41,7 +41,8 @@ pub(super) fn measure(
     })
 }
 
-fn dial_all(
+/// Makes this many connections, in a loop of this thread.
+pub(super) fn dial_all(
     carrier: Carrier,
     way: Way,
     connections: u32,
@@ -74,7 +75,8 @@ fn dial_all(
     Ok((asks, ids))
 }
 
-fn ask(asks: &mut dyn Loop, ids: Vec<Id>, clock: &Clock) -> Result<u64, Failure> {
+/// Asks on each connection, and again as soon as it has the answer. Returns the answers.
+pub(super) fn ask(asks: &mut dyn Loop, ids: Vec<Id>, clock: &Clock) -> Result<u64, Failure> {
     for id in ids {
         asks.send(id)?;
     }

@@ -11,6 +11,7 @@
 //! - `ask`: a thread asks a server in another process (`serve`) on one connection, or on many. Both
 //!   wait in epoll: for the descriptor of the event queue, or for those of the sockets (`loops`); on
 //!   one core, or on two (`placement`).
+//! - `handed`: the server has one thread that accepts, and several that serve what it has accepted.
 //! - `rarely`: a thread asks a server in another process now and then, with calls that block.
 //! - many connections that carry a stream: the bandwidth test of exs-perf, with two threads.
 //! - `connects`: connections made, used and closed; one after the other, all at once, and with
@@ -22,6 +23,7 @@ mod carrier;
 mod clock;
 mod connects;
 mod copies;
+mod handed;
 mod loops;
 mod memory;
 mod own;

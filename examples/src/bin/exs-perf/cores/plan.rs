@@ -15,6 +15,10 @@ use super::shape::Shape;
 /// Bytes in flight of the one connection that stands beside many.
 const IN_FLIGHT: usize = 256 << 20;
 
+/// Threads that serve the connections which another one accepts, and connections of each.
+const WORKERS: u32 = 2;
+const HANDED: [u32; 3] = [1, 8, 64];
+
 /// Pauses between the questions of a thread that asks rarely.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(20)];
 
@@ -130,6 +134,7 @@ impl Scope {
         let mut groups: Vec<Group> = self.sizes.iter().map(|&size| self.own(size)).collect();
         groups.extend(self.pairs.iter().map(|&pairs| self.pairs(pairs)));
         groups.extend(self.pairs.iter().map(|&pairs| self.queued_pairs(pairs)));
+        groups.push(self.handed());
         groups.push(self.half_trip());
         groups.push(self.rarely());
         groups.push(self.server());
@@ -210,6 +215,18 @@ impl Scope {
                 _ => over(carrier, Shape::QueuedPairs { pairs }),
             };
             group.row(subject, self.with_tcp(blocking), None);
+        }
+        group
+    }
+
+    fn handed(&self) -> Group {
+        let mut group = Group::new("handed");
+        for each in HANDED {
+            for &carrier in &self.carriers {
+                let (threads, connections) = (WORKERS as usize, WORKERS * each);
+                let subject = over(carrier, Shape::Handed { threads, connections });
+                group.row(subject, self.with_tcp(subject), None);
+            }
         }
         group
     }

@@ -1,7 +1,7 @@
 //! The server of a shape whose two ends are processes: it sends each message back.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use exs_tools::fail::{During, Failure};
@@ -10,6 +10,7 @@ use exs_tools::peer::{LISTENING, Server};
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;
+use super::handed;
 use super::loops::{Door, News, Plan, Way};
 use super::placement::{Placement, Side};
 use crate::usage::allow_connections;
@@ -17,12 +18,22 @@ use crate::usage::allow_connections;
 /// The command of exs-perf that runs a service. Users do not see it.
 const COMMAND: &str = "cores-serve";
 
+/// The threads of a service that accept.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Accepting {
+    /// All that serve connections.
+    All,
+    /// One more, which hands each connection to the next of the others (`handed`).
+    One,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Service {
     pub(super) carrier: Carrier,
     pub(super) way: Way,
-    /// Threads, each with a loop of its own. All of them accept.
+    /// Threads, each of which waits for connections of its own.
     pub(super) threads: usize,
+    pub(super) accepting: Accepting,
     /// Bytes of a message.
     pub(super) size: usize,
     /// Connections at the same time, at most.
@@ -35,8 +46,8 @@ pub(super) struct Service {
 impl Service {
     /// One thread with one connection, which carries messages of `size` bytes.
     pub(super) fn new(carrier: Carrier, way: Way, size: usize) -> Service {
-        let placement = Placement::Free;
-        Service { carrier, way, threads: 1, size, connections: 1, accepts: 1, placement }
+        let (accepting, placement) = (Accepting::All, Placement::Free);
+        Service { carrier, way, threads: 1, accepting, size, connections: 1, accepts: 1, placement }
     }
 
     /// Starts it in a process of its own, which ends when the returned value is dropped.
@@ -55,6 +66,11 @@ pub(crate) fn run(text: &str) -> Result<(), Failure> {
     let door = Arc::new(Door::open(service.carrier, service.way, service.connections.max(64))?);
     out!("{LISTENING}{}", door.addr()?)?;
     let (failed, failures) = channel();
+    if service.accepting == Accepting::One {
+        // The other end is gone if the process is ending already.
+        handed::serve(&door, &service, move |e| drop(failed.send(e)))?;
+        return first_of(&failures);
+    }
     for _ in 0..service.threads {
         let (door, failed) = (Arc::clone(&door), failed.clone());
         thread::spawn(move || {
@@ -63,6 +79,12 @@ pub(crate) fn run(text: &str) -> Result<(), Failure> {
             let _ = failed.send(e);
         });
     }
+    drop(failed);
+    first_of(&failures)
+}
+
+/// Waits for the first failure of a thread.
+fn first_of(failures: &Receiver<Failure>) -> Result<(), Failure> {
     match failures.recv() {
         Ok(e) => Err(e),
         Err(_) => Err(Failure("a thread panicked".to_owned())),

@@ -11,7 +11,7 @@ use super::carrier::Carrier;
 use super::loops::Way;
 use super::placement::Placement;
 use super::rarely::Cost;
-use super::{ask, connects, copies, memory, own, pairs, queued_pairs, rarely};
+use super::{ask, connects, copies, handed, memory, own, pairs, queued_pairs, rarely};
 use crate::client;
 use crate::job::{Job, Test};
 
@@ -30,6 +30,9 @@ pub(super) enum Shape {
     QueuedPairs { pairs: usize },
     /// One thread asks another process on each connection.
     Ask { way: Way, connections: u32, placement: Placement },
+    /// As many threads ask another process as serve there, each at one place for all of its connections.
+    /// One more thread there accepts.
+    Handed { threads: usize, connections: u32 },
     /// One thread asks another process, and pauses before each question.
     Rarely { pause: Duration, cost: Cost },
     /// A stream of messages to another process. Each process has this many threads and queues.
@@ -94,6 +97,9 @@ impl Shape {
             Shape::Ask { way, connections, placement } => {
                 let rate = ask::measure(over()?, way, connections, placement, duration)?;
                 if connections == 1 { 1e6 / rate / 2.0 } else { rate }
+            }
+            Shape::Handed { threads, connections } => {
+                handed::measure(over()?, threads, connections, duration)?
             }
             Shape::Rarely { pause, cost } => rarely::measure(over()?, pause, cost, duration)?,
             Shape::Flow { connections, depth, threads, size } => {
@@ -162,6 +168,9 @@ impl fmt::Display for Shape {
             }
             Shape::Ask { way, connections, .. } => {
                 write!(f, "{connections} asked, epoll, {way}")
+            }
+            Shape::Handed { threads, connections } => {
+                write!(f, "{connections} handed to {}", of(threads))
             }
             Shape::Rarely { pause, cost } => {
                 let what = match cost {

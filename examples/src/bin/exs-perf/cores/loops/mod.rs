@@ -23,7 +23,7 @@ use super::carrier::Carrier;
 use super::sockets::socket;
 
 /// Events that a loop takes in one step, at most.
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 
 /// The way in which a thread waits for EXS. Over TCP it always waits in epoll, for the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
