@@ -53,13 +53,18 @@ fn queue(shard: Option<Shard>) -> EventQueue {
     EventQueue::with_options(&options.with_shard(shard)).unwrap()
 }
 
-fn listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
-    let listener = stream_socket(transport);
+/// An address of this host, with any port.
+fn any_port(transport: Transport) -> SocketAddr {
     let host = match rdma::device() {
         Some(device) if transport == Transport::Verbs => device.addr,
         _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
     };
-    listener.bind(SocketAddr::new(host, 0)).unwrap();
+    SocketAddr::new(host, 0)
+}
+
+fn listener(transport: Transport, backlog: u32) -> (Socket, SocketAddr) {
+    let listener = stream_socket(transport);
+    listener.bind(any_port(transport)).unwrap();
     listener.listen(backlog).unwrap();
     let addr = listener.local_addr().unwrap();
     (listener, addr)

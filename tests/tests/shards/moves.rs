@@ -13,7 +13,7 @@ use exs::{
 };
 use exs_tests::harness::{Watchdog, check, pattern, stream_socket};
 
-use crate::{SHARDS, accepted, listener, queues, received, talk, transports};
+use crate::{SHARDS, accepted, any_port, listener, queues, received, talk, transports};
 
 /// The connections of this transport can move.
 fn moves(transport: Transport) -> bool {
@@ -110,6 +110,40 @@ fn bytes_that_came_before_go_along() {
             let counted = c.received_inline + c.received_indirect + c.received_direct;
             assert_eq!(counted, whole as u64, "{transport}");
             talk((&client, &queues[1]), (&server, &queues[2]), 100_000);
+        }
+    }
+}
+
+#[test]
+fn messages_that_came_before_go_along() {
+    let _dog = Watchdog::new("messages_that_came_before_go_along");
+    let queues = queues();
+    for transport in transports() {
+        let options = Options::default().with_transport(transport);
+        let packets = || Socket::with_options(SocketType::SeqPacket, options.clone()).unwrap();
+        let listener = packets();
+        listener.bind(any_port(transport)).unwrap();
+        listener.listen(4).unwrap();
+        for sizes in [&[1][..], &[0, 3000, 7], &[50_000, 3]] {
+            let client = packets();
+            listener.accept(&queues[0], Token(1)).unwrap();
+            client.blocking().connect(listener.local_addr().unwrap()).unwrap();
+            let server = accepted(&queues[0]);
+            for (n, size) in (0..).zip(sizes) {
+                client.send(&queues[1], Token(n), pattern(n, 0, *size)).unwrap();
+            }
+            until_readable(&server);
+            for (n, size) in (0..).zip(sizes) {
+                server.recv(&queues[2], Token(9), vec![0; 60_000], RecvFlags::default()).unwrap();
+                let message = received(&queues[2], *size);
+                check(n, 0, &message[..*size]);
+            }
+            while queues[1].outstanding() > 0 {
+                queues[1].next().unwrap().into_completion().unwrap();
+            }
+            if moves(transport) && sizes.len() == 1 {
+                assert_eq!(shard_of(&server), queues[2].shard(), "{transport}, {sizes:?}");
+            }
         }
     }
 }
