@@ -26,8 +26,7 @@ impl Socket {
     /// The event has [`Error::Connect`], [`Error::Refused`] or [`Error::NoDevice`].
     pub fn connect(&self, queue: &EventQueue, token: Token, addr: SocketAddr) -> Result<(), Error> {
         self.post_bare(queue, || {
-            self.handle().settle(queue.core());
-            self.handle().post(queue.core(), |e, id, call| {
+            self.handle().connect(queue.core(), |e, id, call| {
                 e.connect(id, &self.ticket(queue, token), addr, call.now())
             })
         })
@@ -41,7 +40,7 @@ impl Socket {
     /// does. A connection lives in the shard of the queue that its accept names
     /// ([`EventQueue::shard`]), so threads that accept from one listener, each with a queue of its own,
     /// share nothing afterwards. If the first operation on it names a queue of another shard, it goes
-    /// there, so one thread may accept for others. By RDMA devices it lives in the shard of the listener,
+    /// there, so one thread may accept for others, and connect for them. By RDMA devices it lives in the shard of the listener,
     /// and stays there. A connection that no program takes, as its event is dropped, is reset.
     ///
     /// ```

@@ -120,8 +120,7 @@ impl Socket {
     ) -> Result<(), Error> {
         let host = host.to_host()?;
         self.post_bare(queue, || {
-            self.handle().settle(queue.core());
-            self.handle().post(queue.core(), |e, id, call| {
+            self.handle().connect(queue.core(), |e, id, call| {
                 e.connect_host(id, &self.ticket(queue, token), &host, call.now())
             })
         })

@@ -58,7 +58,7 @@ impl<L: LinkSetup> Driver<L> {
         self.turns.timers.clear(Source::Link(id));
         link.forget(&self.reactor);
         link.base_mut().queued = false;
-        L::detached(self, id);
+        L::detached(self, id, &mut link);
         Ok(DetachedLink(Some(link)))
     }
 

@@ -211,7 +211,7 @@ pub trait LinkSetup: Link {
     /// The queue pair has the link of an accepted request: what the answer began goes on.
     fn answered(driver: &mut Driver<Self>, id: u32, now: Time);
     /// Another RNIC takes a request or a connection over: the link has left this one.
-    fn detached(_driver: &mut Driver<Self>, _id: u32) {}
+    fn detached(_driver: &mut Driver<Self>, _id: u32, _link: &mut Self) {}
     /// True if nothing is under way on a link but the next message: another RNIC can have its connection.
     fn rests(driver: &Driver<Self>, id: u32) -> bool;
     /// A link of another RNIC was put into the table, with its connection. It belongs to this queue pair of

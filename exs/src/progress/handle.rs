@@ -1,10 +1,10 @@
 //! The program's hold on a socket, and the socket's home.
 //!
 //! A new socket lives in the shard of the thread that makes it. Its first connect moves it to the
-//! shard of the queue that the connect names, which is its home from then on. A connection that an
-//! accept brings lives where it has come up. If the first operation on it names a queue of another
-//! shard, the connection goes there, once, as soon as it rests (`engine/rehome.rs`). A call that blocks,
-//! or names no queue, leaves it where it is.
+//! shard of the queue that the connect names. A connection that an accept brings lives where it has
+//! come up. If the first operation on a connection names a queue of another shard, the connection goes
+//! there as soon as it rests (`engine/rehome.rs`). That shard is its *home*, which it never leaves. A
+//! receive that blocks, or an operation that names a queue of its own shard, makes that one its home.
 //!
 //! So a call finds the home by one load, and the move needs no lock on the data path: it happens under
 //! the locks of both engines. A call that has looked up the old place finds out under the old engine's
@@ -35,8 +35,8 @@ use crate::time::Time;
 /// since it may end the process while the event still waits.
 pub(super) type Claim = Arc<AtomicBool>;
 
-/// Operations that name a queue of another shard, and find the connection of an accept busy, until it
-/// stays where it is.
+/// Operations that name a queue of another shard, and find the connection busy, until it stays where it
+/// is.
 const PATIENCE: u32 = 16;
 
 /// Held by a thread that moves a socket. Only such threads lock two engines at a time, so no other order
@@ -57,8 +57,10 @@ struct Home {
 pub struct SocketHandle {
     /// The place where the socket was made.
     made: Home,
-    /// The socket's home. None until its first connect, or the first operation on the connection of an
-    /// accept. Written under the engine's lock of `made`.
+    /// The place where its first connect was begun. Written under the engine's lock of `made`.
+    dialed: OnceLock<Home>,
+    /// The home of its connection. None until an operation has chosen it. Written under the engine's lock
+    /// of the place before.
     home: OnceLock<Home>,
     /// Set when the program takes the connection of an accept. None: the program has made the
     /// socket itself.
@@ -90,6 +92,7 @@ impl SocketHandle {
     fn with(made: Home, taken: Option<Claim>) -> SocketHandle {
         SocketHandle {
             made,
+            dialed: OnceLock::new(),
             home: OnceLock::new(),
             taken,
             found_busy: AtomicU32::new(0),
@@ -111,9 +114,10 @@ impl SocketHandle {
         }
     }
 
+    /// Where the socket lives now.
     #[inline]
     fn place(&self) -> &Home {
-        self.home.get().unwrap_or(&self.made)
+        self.home.get().or_else(|| self.dialed.get()).unwrap_or(&self.made)
     }
 
     pub(crate) fn user_data(&self) -> u64 {
@@ -129,9 +133,10 @@ impl SocketHandle {
         &self.place().context
     }
 
-    /// The socket's name in this shard. None: the socket has no home, or another home.
+    /// The socket's name in this shard. None: it lives in another shard, or has no connection.
     pub(crate) fn id_in(&self, context: &Arc<Context>) -> Option<SockId> {
-        self.stay().filter(|home| Arc::ptr_eq(&home.context, context)).map(|home| home.id)
+        let at = self.place();
+        (self.is_connected() && Arc::ptr_eq(&at.context, context)).then_some(at.id)
     }
 
     /// The shard in which a socket with a connection lives, and its name there.
@@ -144,30 +149,28 @@ impl SocketHandle {
     fn stay(&self) -> Option<&Home> {
         match self.home.get() {
             Some(home) => Some(home),
-            None if self.taken.is_some() => Some(self.stay_where_made()),
+            None if self.is_connected() => Some(self.stay_here()),
             None => None,
         }
     }
 
     #[cold]
-    fn stay_where_made(&self) -> &Home {
-        self.made.context.look(|_| self.home.get_or_init(|| self.made.clone()))
+    fn stay_here(&self) -> &Home {
+        let at = self.place();
+        at.context.look(|_| self.home.get_or_init(|| at.clone()))
     }
 
     /// True if the socket is connected, or connects.
     pub(crate) fn is_connected(&self) -> bool {
-        self.home.get().is_some() || self.taken.is_some()
+        self.home.get().is_some() || self.taken.is_some() || self.dialed.get().is_some()
     }
 
     /// The shard of the queue that suits a blocking call on the socket. It is the socket's home. A
     /// socket without a connection may move to the shard of the thread, unless it listens.
     pub(crate) fn shard(&self) -> Shard {
-        let stays =
-            || self.taken.is_some() || self.look(|engine, id| engine.sockets.is_listening(id));
-        match self.home.get() {
-            Some(home) => home.context.shard(),
-            None if stays() => self.made.context.shard(),
-            None => shards::of_thread(),
+        match self.is_connected() || self.look(|engine, id| engine.sockets.is_listening(id)) {
+            true => self.context().shard(),
+            false => shards::of_thread(),
         }
     }
 
@@ -190,9 +193,19 @@ impl SocketHandle {
         queue: &QueueCore,
         f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
-        if self.home.get().is_none() && self.taken.is_some() {
+        if self.home.get().is_none() && self.is_connected() {
             self.go_to(queue);
         }
+        self.post_here(queue, f)
+    }
+
+    /// The same, and the socket stays where it is.
+    #[inline]
+    fn post_here<T>(
+        &self,
+        queue: &QueueCore,
+        f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
+    ) -> T {
         match self.home.get() {
             Some(Home { context, id }) => {
                 let shard = queue.shard_beside(context.shard());
@@ -310,28 +323,46 @@ impl SocketHandle {
         entry: Entry,
         f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
-        let Home { context, id } = &self.made;
-        let entered = context.enter(entry, |e, call| match self.home.get() {
-            None => Ok(f(e, *id, call)),
-            // Another thread's connect has moved the socket meanwhile.
-            Some(home) => Err((f, home)),
-        });
-        match entered {
-            Ok(result) => result,
-            Err((f, Home { context, id })) => context.enter(entry, |e, call| f(e, *id, call)),
+        let mut f = f;
+        loop {
+            let at = self.place();
+            let entered = at.context.enter(entry, |engine, call| match self.is_at(at) {
+                true => Ok(f(engine, at.id, call)),
+                // Another thread has moved the socket meanwhile.
+                false => Err(f),
+            });
+            match entered {
+                Ok(result) => return result,
+                Err(again) => f = again,
+            }
         }
     }
 
-    /// The socket is about to connect, with a queue: makes the queue's shard its home, unless it
-    /// has one.
-    pub(crate) fn settle(&self, queue: &QueueCore) {
-        if self.home.get().is_some() {
+    /// True if the socket lives at this place still.
+    fn is_at(&self, place: &Home) -> bool {
+        let now = self.place();
+        now.id == place.id && Arc::ptr_eq(&now.context, &place.context)
+    }
+
+    /// Posts a connect. A socket that has not connected before goes to the shard of the queue.
+    pub(crate) fn connect<T>(
+        &self,
+        queue: &QueueCore,
+        f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
+    ) -> T {
+        self.settle(queue);
+        self.post_here(queue, f)
+    }
+
+    /// Moves a new socket to the shard of this queue.
+    fn settle(&self, queue: &QueueCore) {
+        if self.is_connected() {
             return;
         }
         let there = queue.shard().context().filter(|there| !Arc::ptr_eq(there, &self.made.context));
         let _one = there.is_some().then(|| MOVES.lock());
         self.made.context.look(|engine| {
-            self.home.get_or_init(|| {
+            self.dialed.get_or_init(|| {
                 let moved =
                     there.and_then(|there| Some((there, engine.sockets.take_fresh(self.made.id)?)));
                 match moved {
@@ -345,11 +376,12 @@ impl SocketHandle {
         });
     }
 
-    /// An operation on the connection of an accept names `queue`. If that is of another shard, the
+    /// An operation on a connection without a home names `queue`. If that is of another shard, the
     /// connection goes there as soon as it rests. Otherwise it stays where it is.
     #[cold]
     fn go_to(&self, queue: &QueueCore) {
-        let here = &self.made.context;
+        let at = self.place();
+        let here = &at.context;
         let shard = queue.shard_beside(here.shard());
         let there = shard.context().filter(|there| !Arc::ptr_eq(there, here));
         let Some(there) = there.filter(|_| !queue.serves_calls()) else {
@@ -361,12 +393,12 @@ impl SocketHandle {
             if self.home.get().is_some() {
                 return;
             }
-            let home = match there.look(|other| engine.rehome(self.made.id, other)) {
+            let home = match there.look(|other| engine.rehome(at.id, other)) {
                 Rehomed::To(id) => Home { context: Arc::clone(there), id },
                 Rehomed::NotYet if self.found_busy.fetch_add(1, Ordering::Relaxed) < PATIENCE => {
                     return;
                 }
-                Rehomed::NotYet | Rehomed::Never => self.made.clone(),
+                Rehomed::NotYet | Rehomed::Never => at.clone(),
             };
             self.home.get_or_init(|| home);
         });

@@ -11,9 +11,10 @@
 //!
 //! - An event queue belongs to a shard from its first use on. If the socket of that use has a home, the
 //!   queue belongs there. Otherwise [`ShardLimits`] chooses: the shard with the fewest queues.
-//! - A socket lives in the shard of the queue that its connect names, see [`handle`](super::handle).
-//!   Before that, and as a listener, it lives in the shard of the thread that has made it. A thread that
-//!   has used no shard makes its sockets in the first shard.
+//! - A connection lives in the shard of the queue that its connect or its accept names, and goes to that
+//!   of the queue that is first used with it, see [`handle`](super::handle). Before that, and as a
+//!   listener, a socket lives in the shard of the thread that has made it. A thread that has used no
+//!   shard makes its sockets in the first shard.
 //! - An operation may name a queue of another shard. Its event then crosses, which costs a lock of
 //!   that queue and perhaps a wake-up.
 //! - Kernel sockets live in the first shard.

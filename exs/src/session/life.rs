@@ -370,6 +370,11 @@ impl Life {
         matches!(self.stage, Stage::Mute | Stage::Open | Stage::Refused | Stage::Leaving)
     }
 
+    /// The same, and neither side has begun to close.
+    pub(super) fn has_begun(&self) -> bool {
+        self.is_connected() && !self.is_over() && !self.is_closing() && !self.peer_closed()
+    }
+
     /// The connection has ended, or is about to: no data arrive any more.
     #[inline]
     pub(super) fn is_over(&self) -> bool {

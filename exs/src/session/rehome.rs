@@ -3,7 +3,6 @@
 //! The session itself is independent of its port, apart from the memory that the port has registered
 //! for it: that of the ring or stash. The caller registers that with the new port.
 
-use super::life::Life;
 use super::proto::Proto;
 use super::{Buf, Counters, Session};
 use crate::rnic::Mr;
@@ -12,7 +11,7 @@ impl Session {
     /// True if no operation has not ended, no memory is open to the peer, and the port has no work of
     /// this session. Data that came before their receive may lie in the ring, and messages may be due.
     pub fn rests(&self) -> bool {
-        self.life.is_begun()
+        self.life.has_begun()
             && self.sender.is_idle()
             && self.receiver.holds_nothing()
             && self.proto.as_ref().is_some_and(Proto::is_quiet)
@@ -42,12 +41,5 @@ impl Session {
     /// Takes what was counted so far. The counters begin anew.
     pub fn take_counters(&mut self) -> Counters {
         std::mem::take(&mut self.counters)
-    }
-}
-
-impl Life {
-    /// The queue pair is connected, and neither side has begun to close.
-    fn is_begun(&self) -> bool {
-        self.is_connected() && !self.is_over() && !self.is_closing() && !self.peer_closed()
     }
 }

@@ -224,7 +224,8 @@ impl LinkSetup for Box<ShmLink> {
         Ok((link.peer.addrs, param.timeout))
     }
 
-    fn detached(driver: &mut ShmRnic, id: u32) {
+    fn detached(driver: &mut ShmRnic, id: u32, link: &mut Box<ShmLink>) {
+        driver.forget_place(link);
         driver.parts.hot.retain(|hot| *hot != id);
         driver.parts.woken = driver.parts.woken.filter(|woken| *woken != id);
     }

@@ -155,6 +155,13 @@ impl ShmRnic {
         (self.parts.spares.made.len(), self.parts.spares.mapped.len())
     }
 
+    /// A link goes to another RNIC, which does not keep its memory when it ends.
+    pub(super) fn forget_place(&mut self, link: &mut ShmLink) {
+        if link.place.take().is_some() {
+            self.parts.spares.kept -= 1;
+        }
+    }
+
     /// A link has ended: keeps its memory, if that may be used again. If the peer has closed
     /// the socket, neither side will use it, and its pages go back to the kernel if its slab stays. If
     /// both sides close at the same moment, the pages stay until the slab goes.

@@ -130,7 +130,7 @@ impl SoftLink {
         let read = self.inbound == Inbound::Open && self.intake.rests() && !self.ready.hup;
         let wrote = self.outbound.rests() && !self.short_write.cut && stream.may_write();
         let whole = self.sniffer == HelloSniffer::Off && self.ending == Ending::Orderly;
-        let alone = self.dialed.is_none() && self.attendant.is_away();
+        let alone = self.place.is_none() && self.attendant.is_away();
         read && wrote && whole && alone && self.engine.rests()
     }
 

@@ -211,9 +211,12 @@ impl LinkSetup for SoftLink {
         Ok((addrs, param.timeout))
     }
 
-    fn detached(driver: &mut SoftRnic, id: u32) {
+    fn detached(driver: &mut SoftRnic, id: u32, link: &mut SoftLink) {
         driver.parts.unwatched.retain(|unwatched| *unwatched != id);
         driver.make_cold(Source::Link(id));
+        if let Some(addr) = link.dialed.take() {
+            driver.parts.groups.uncount_dial(addr);
+        }
     }
 
     fn rests(driver: &SoftRnic, id: u32) -> bool {

@@ -64,6 +64,38 @@ fn a_connection_goes_to_the_shard_of_the_queue_that_is_used_with_it() {
     }
 }
 
+/// One thread may also connect for others.
+#[test]
+fn a_connection_goes_from_the_queue_of_its_connect() {
+    let _dog = Watchdog::new("a_connection_goes_from_the_queue_of_its_connect");
+    let queues = queues();
+    for transport in transports() {
+        let (listener, addr) = listener(transport, 16);
+        for serves in &queues {
+            for blocks in [false, true] {
+                let client = stream_socket(transport);
+                if blocks {
+                    client.blocking().connect(addr).unwrap();
+                } else {
+                    client.connect(&queues[0], Token(1), addr).unwrap();
+                    queues[0].next().unwrap().into_completion().unwrap();
+                    assert_eq!(shard_of(&client), queues[0].shard(), "{transport}");
+                }
+                let (server, _) = listener.blocking().accept().unwrap();
+                for len in [8, 5000, 1 << 20] {
+                    talk((&client, serves), (&server, &queues[1]), len);
+                }
+                if moves(transport) {
+                    assert_eq!(shard_of(&client), serves.shard(), "{transport}");
+                }
+                client.close(&queues[3], Token(7)).unwrap();
+                queues[3].next().unwrap().into_completion().unwrap();
+                assert_eq!(server.blocking().recv(&mut [0; 8]).unwrap(), 0, "{transport}");
+            }
+        }
+    }
+}
+
 /// A connection that came while no accept waited lives with the listener.
 #[test]
 fn a_connection_that_came_early_goes_to_its_accept() {

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 
 use super::device::Device;
 use super::domain::Place;
+use super::hosts::Racing;
 use super::sock::{Sock, State};
 use super::{Engine, SockId};
 use crate::mem::Access;
@@ -48,7 +49,8 @@ impl Sock {
     /// True if the engine has nothing of the socket but a connection at rest.
     fn can_leave(&self) -> bool {
         let session = self.session.as_ref().is_some_and(|session| session.rests());
-        let plain = self.accepts.is_none() && self.dial.is_none() && self.polls.is_empty();
+        let dials = self.dial.is_some() || !matches!(self.racing, Racing::No);
+        let plain = self.accepts.is_none() && !dials && self.polls.is_empty();
         let shown = self.watch.as_ref().is_none_or(|watch| !watch.polls_stream && !watch.in_loop);
         let alone = plain && shown && self.exports.count() == 0 && self.attended.is_by_reactor();
         self.state == State::Open && session && alone
