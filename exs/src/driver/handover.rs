@@ -1,7 +1,6 @@
 //! Connection requests that another instance of this RNIC answers, and connections at rest that it takes
 //! over.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -65,14 +64,15 @@ impl<L: LinkSetup> Driver<L> {
     pub(super) fn give_connection(&mut self, qp: Qp) -> Result<DetachedConnection, RnicError> {
         let pair = self.qps.get(qp.0)?;
         let Conn::Link(id) = pair.conn else { return Err(self.wrong_state(qp, "a connection")) };
-        if !self.links.get(id)?.can_move() {
+        let link = self.links.get(id)?;
+        if !link.can_move() {
             return Err(RnicError::Unsupported("hand-over of a link of a group"));
         }
         // Completions and events name the queue pair, which is about to go.
         let reported = self.reports.events.is_empty() && self.objects.no_wc_waits();
         let unused = pair.recvs.is_empty() && pair.windows.is_empty();
-        let link = self.links.get(id)?.base();
-        let stays = link.attended || link.stalled || self.turns.timers.is_set(Source::Link(id));
+        let base = link.base();
+        let stays = base.attended || base.stalled || self.turns.timers.is_set(Source::Link(id));
         if stays || !reported || !unused || !L::rests(self, id) {
             return Err(self.wrong_state(qp, "a connection at rest"));
         }
@@ -89,22 +89,13 @@ impl<L: LinkSetup> Driver<L> {
         connection: DetachedConnection,
     ) -> Result<Qp, RnicError> {
         let MovingLink::<L> { link, addrs, timeout } = connection.into_state()?;
-        self.objects.check_qp(attr)?;
+        let qp = self.add_qp(attr)?;
         let mut link = link.take("connection")?;
-        let qp = self.qps.insert(QueuePair {
-            attr: *attr,
-            conn: Conn::None,
-            recvs: VecDeque::new(),
-            windows: Vec::new(),
-            addrs,
-            timeout,
-            own: L::OfQp::default(),
-        })?;
-        self.objects.join(qp, attr)?;
-        *link.base_mut() = LinkBase::new(LinkOwner::Qp(qp));
+        *link.base_mut() = LinkBase::new(LinkOwner::Qp(qp.0));
         let id = self.links.insert(link)?;
-        self.qps.get_mut(qp)?.conn = Conn::Link(id);
-        L::moved(self, id, (qp, attr.pd.0));
-        Ok(Qp(qp))
+        let pair = self.qps.get_mut(qp.0)?;
+        (pair.conn, pair.addrs, pair.timeout) = (Conn::Link(id), addrs, timeout);
+        L::moved(self, id, (qp.0, attr.pd.0));
+        Ok(qp)
     }
 }

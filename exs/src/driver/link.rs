@@ -217,7 +217,7 @@ pub trait LinkSetup: Link {
     /// A link of another RNIC was put into the table, with its connection. It belongs to this queue pair of
     /// this protection domain.
     fn moved(driver: &mut Driver<Self>, id: u32, of: (u32, u32));
-    /// A link of another RNIC was put into the table, with its request.
+    /// A link of another RNIC was put into the table, with its request: it is watched here.
     fn adopted(driver: &mut Driver<Self>, id: u32) -> Result<(), RnicError> {
         // Edges may have passed while the descriptor was in no reactor.
         driver.links.get_mut(id)?.note_ready(Ready { readable: true, writable: true, hup: false });

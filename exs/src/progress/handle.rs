@@ -321,9 +321,8 @@ impl SocketHandle {
     fn enter_unsettled<T>(
         &self,
         entry: Entry,
-        f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
+        mut f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
-        let mut f = f;
         loop {
             let at = self.place();
             let entered = at.context.enter(entry, |engine, call| match self.is_at(at) {

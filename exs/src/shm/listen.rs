@@ -237,14 +237,11 @@ impl LinkSetup for Box<ShmLink> {
     fn moved(driver: &mut ShmRnic, id: u32, _: (u32, u32)) {
         let Ok(link) = driver.links.get_mut(id) else { return };
         link.polling = Polling::new(link.polling.last_moved);
-        // The reactor reports a peer that has hung up meanwhile.
-        link.socket.readable = true;
-        if let Err(e) = driver.watch_link(id) {
+        if let Err(e) = Self::adopted(driver, id) {
             crate::trace::warn!("a connection is dropped: {e}");
             return driver.cut(id, DisconnectCause::Broken(libc::ENOMEM), None);
         }
         driver.make_hot(id);
-        driver.enqueue(Source::Link(id));
     }
 
     /// ACCEPT has left. If the peer has gone meanwhile, it has hung up.

@@ -135,6 +135,11 @@ impl Device {
 
     /// True if devices of several shards can accept at one port.
     pub(super) fn shares_ports(&self) -> bool {
+        self.is_software()
+    }
+
+    /// True if the device is made of software.
+    pub(super) fn is_software(&self) -> bool {
         matches!(self.transport, Transport::Soft | Transport::Shm)
     }
 

@@ -17,7 +17,6 @@ use super::hosts::Racing;
 use super::sock::{Sock, State};
 use super::{Engine, SockId};
 use crate::mem::Access;
-use crate::progress::options::Transport;
 use crate::rnic::{Listener, Mr, Qp, RnicError};
 
 /// What the new shard must have before a connection can come.
@@ -41,7 +40,7 @@ pub(in crate::progress) enum Rehomed {
 impl Device {
     /// True if the RNICs of several shards can have a connection, one after the other.
     fn moves_connections(&self) -> bool {
-        !self.gone && matches!(self.transport, Transport::Soft | Transport::Shm)
+        !self.gone && self.is_software()
     }
 }
 
@@ -146,7 +145,7 @@ impl Engine {
         }
         let Place { device, domain } = berth.place;
         s.place = berth.place;
-        let id = there.sockets.put_connected(s);
+        let id = there.sockets.put_moved(s);
         let qp = there.devices[device].adopt_connection(domain, id.index, connection);
         // The queue pair, if there is one, keeps the domain in use from here on.
         there.devices[device].leave(domain);
@@ -161,7 +160,6 @@ impl Engine {
                 (s.qp, s.session) = (None, None);
             }
         }
-        there.sockets.mark(id.index);
         Ok(id)
     }
 }

@@ -117,7 +117,12 @@ impl SocketTable {
     }
 
     /// Puts in a socket that was taken out of another shard.
-    pub(in crate::progress) fn put_fresh(&mut self, Moving(mut sock): Moving) -> SockId {
+    pub(in crate::progress) fn put_fresh(&mut self, Moving(sock): Moving) -> SockId {
+        self.put_moved(sock)
+    }
+
+    /// Puts in a socket of another shard, which the engine must look after.
+    pub(super) fn put_moved(&mut self, mut sock: Sock) -> SockId {
         sock.settle_in(self.next_generation());
         let id = self.insert(sock);
         self.mark(id.index);
@@ -135,12 +140,6 @@ impl SocketTable {
             self.tally.end(index, place.device, &counters);
         }
         sock
-    }
-
-    /// Puts in such a socket.
-    pub(super) fn put_connected(&mut self, mut sock: Sock) -> SockId {
-        sock.settle_in(self.next_generation());
-        self.insert(sock)
     }
 
     // ---- look-up ---------------------------------------------------------------
