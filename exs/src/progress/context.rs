@@ -326,11 +326,6 @@ impl Context {
 
     /// The watches whose descriptors must show a change now.
     fn due_news(&self, engine: &mut Engine) -> Vec<Arc<dyn Watch>> {
-        if engine.delivery.leaver().is_some() {
-            // The process ends, and its threads see nothing of that. The thread that ends it may have been
-            // interrupted by a signal while it held the lock of a watch.
-            return Vec::new();
-        }
         let signalled = engine.delivery.take_signalled();
         // A background thread that was asked to leave the lead leaves the changes to the thread that came.
         let lead = self.lead.lead();

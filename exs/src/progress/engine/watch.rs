@@ -138,8 +138,12 @@ impl Engine {
     }
 
     /// Takes the watches that have news, each once. With `aged`, takes those that already had news
-    /// at the last such call.
+    /// at the last such call. None while the process ends: its threads see nothing of that, and the one that
+    /// ends it may have been interrupted by a signal while it held the lock of a watch.
     pub(in crate::progress) fn take_news(&mut self, aged: bool) -> Vec<Arc<dyn Watch>> {
+        if self.delivery.leaver().is_some() {
+            return Vec::new();
+        }
         self.delivery.news.take(&mut self.sockets, aged)
     }
 
