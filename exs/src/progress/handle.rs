@@ -1,17 +1,7 @@
-//! The program's hold on a socket, and the socket's home.
-//!
-//! A new socket lives in the shard of the thread that makes it. Its first connect moves it to the
-//! shard of the queue that the connect names. A connection that an accept brings lives where it has
-//! come up. If the first operation on a connection names a queue of another shard, the connection goes
-//! there as soon as it rests (`engine/rehome.rs`). That shard is its *home*, which it never leaves. A
-//! receive that blocks, or an operation that names a queue of its own shard, makes that one its home.
-//!
-//! So a call finds the home by one load, and the move needs no lock on the data path: it happens under
-//! the locks of both engines. A call that has looked up the old place finds out under the old engine's
-//! lock that the socket has moved.
+//! The program's hold on a socket, by which calls enter its engine.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::branches::BranchTable;
@@ -19,54 +9,32 @@ use super::call::Call;
 use super::context::{Context, Entry};
 #[cfg(feature = "tokio")]
 use super::engine::TaskSend;
-use super::engine::{Engine, RecvAtOnce, Rehomed, SockId};
+use super::engine::{Engine, RecvAtOnce, SockId};
 use super::error::Error;
 use super::exit;
 use super::loan::{LentRecv, LoanCell, LoopRecv};
 use super::passing::PassingRecv;
 use super::queue::QueueCore;
+use super::residence::{Home, Residence};
 use super::shards::{self, Shard};
 use crate::mem::Buffer;
 use crate::rnic::LentSend;
-use crate::sys::{IoVec, ProcessLock};
+use crate::sys::IoVec;
 use crate::time::Time;
 
 /// Whether the program has taken a connection that an accept brought. The engine keeps a copy,
 /// since it may end the process while the event still waits.
 pub(super) type Claim = Arc<AtomicBool>;
 
-/// Operations that name a queue of another shard, and find the connection busy, until it stays where it
-/// is.
-const PATIENCE: u32 = 16;
-
-/// Held by a thread that moves a socket. Only such threads lock two engines at a time, so no other order
-/// of locks can deadlock with theirs.
-static MOVES: ProcessLock<()> = ProcessLock::new(());
-
-/// Where a socket lives: its shard, and its name there.
-#[derive(Clone)]
-struct Home {
-    context: Arc<Context>,
-    id: SockId,
-}
-
 /// The program's hold on a socket. When it is dropped, the socket closes. If the program has not
 /// taken the connection of an accept, the connection is reset instead. Its peer must not mistake a
 /// service that it never had for a service that ended in order.
 #[allow(unnameable_types, reason = "an event is made of it, by this crate alone")]
 pub struct SocketHandle {
-    /// The place where the socket was made.
-    made: Home,
-    /// The place where its first connect was begun. Written under the engine's lock of `made`.
-    dialed: OnceLock<Home>,
-    /// The home of its connection. None until an operation has chosen it. Written under the engine's lock
-    /// of the place before.
-    home: OnceLock<Home>,
+    residence: Residence,
     /// Set when the program takes the connection of an accept. None: the program has made the
     /// socket itself.
     taken: Option<Claim>,
-    /// Operations that have found the connection busy when they would have moved it.
-    found_busy: AtomicU32,
     /// The program's number for the socket; 0 until the program sets it. Each event of an operation
     /// posted from then on carries the number.
     user_data: AtomicU64,
@@ -89,13 +57,10 @@ impl SocketHandle {
         SocketHandle::with(Home { context, id }, Some(taken))
     }
 
-    fn with(made: Home, taken: Option<Claim>) -> SocketHandle {
+    fn with(at: Home, taken: Option<Claim>) -> SocketHandle {
         SocketHandle {
-            made,
-            dialed: OnceLock::new(),
-            home: OnceLock::new(),
+            residence: Residence::new(at, taken.is_some()),
             taken,
-            found_busy: AtomicU32::new(0),
             user_data: AtomicU64::new(0),
             listens: AtomicBool::new(false),
             branches: BranchTable::default(),
@@ -114,12 +79,6 @@ impl SocketHandle {
         }
     }
 
-    /// Where the socket lives now.
-    #[inline]
-    fn place(&self) -> &Home {
-        self.home.get().or_else(|| self.dialed.get()).unwrap_or(&self.made)
-    }
-
     pub(crate) fn user_data(&self) -> u64 {
         self.user_data.load(Ordering::Relaxed)
     }
@@ -130,39 +89,23 @@ impl SocketHandle {
 
     /// The shard in which the socket lives.
     pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.place().context
+        &self.residence.place().context
     }
 
     /// The socket's name in this shard. None: it lives in another shard, or has no connection.
     pub(crate) fn id_in(&self, context: &Arc<Context>) -> Option<SockId> {
-        let at = self.place();
+        let at = self.residence.place();
         (self.is_connected() && Arc::ptr_eq(&at.context, context)).then_some(at.id)
     }
 
     /// The shard in which a socket with a connection lives, and its name there.
     pub(crate) fn home(&self) -> Option<(&Arc<Context>, SockId)> {
-        self.stay().map(|home| (&home.context, home.id))
-    }
-
-    /// The home of a socket with a connection, which stays there from now on.
-    #[inline]
-    fn stay(&self) -> Option<&Home> {
-        match self.home.get() {
-            Some(home) => Some(home),
-            None if self.is_connected() => Some(self.stay_here()),
-            None => None,
-        }
-    }
-
-    #[cold]
-    fn stay_here(&self) -> &Home {
-        let at = self.place();
-        at.context.look(|_| self.home.get_or_init(|| at.clone()))
+        self.residence.stay().map(|home| (&home.context, home.id))
     }
 
     /// True if the socket is connected, or connects.
     pub(crate) fn is_connected(&self) -> bool {
-        self.home.get().is_some() || self.taken.is_some() || self.dialed.get().is_some()
+        self.residence.is_connected()
     }
 
     /// The shard of the queue that suits a blocking call on the socket. It is the socket's home. A
@@ -193,9 +136,7 @@ impl SocketHandle {
         queue: &QueueCore,
         f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
-        if self.home.get().is_none() && self.is_connected() {
-            self.go_to(queue);
-        }
+        self.residence.choose(queue);
         self.post_here(queue, f)
     }
 
@@ -206,7 +147,7 @@ impl SocketHandle {
         queue: &QueueCore,
         f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
-        match self.home.get() {
+        match self.residence.home() {
             Some(Home { context, id }) => {
                 let shard = queue.shard_beside(context.shard());
                 queue.note_post((context.shard(), *id));
@@ -219,7 +160,7 @@ impl SocketHandle {
 
     /// Sends bytes if that completes at once (`Engine::send_at_once`).
     pub(crate) fn send_at_once(&self, payload: &IoVec<'_>, may_share: bool) -> bool {
-        self.stay();
+        self.residence.stay();
         self.enter(Entry::Call, |engine, id, call| {
             engine.send_at_once(id, payload, may_share, call)
         })
@@ -228,7 +169,7 @@ impl SocketHandle {
     /// Sends few bytes of a task (`Engine::send_for_task`).
     #[cfg(feature = "tokio")]
     pub(crate) fn send_for_task(&self, payload: &IoVec<'_>, may_wait: bool) -> TaskSend {
-        self.stay();
+        self.residence.stay();
         self.enter(Entry::Call, |engine, id, call| {
             engine.send_for_task(id, payload, may_wait, call)
         })
@@ -236,7 +177,7 @@ impl SocketHandle {
 
     /// Takes small data that have come, for a receive that does not wait.
     pub(crate) fn recv_at_once(&self, buffer: &Buffer, end: Option<BorrowedFd<'_>>) -> RecvAtOnce {
-        self.stay();
+        self.residence.stay();
         let loan = self.loan();
         let read = match loan.recv_now(&buffer.segment()) {
             LoopRecv::Message(n) => return RecvAtOnce::Passed { bytes: n as u64 },
@@ -309,7 +250,7 @@ impl SocketHandle {
 
     #[inline]
     fn enter<T>(&self, entry: Entry, f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T) -> T {
-        match self.home.get() {
+        match self.residence.home() {
             Some(Home { context, id }) => {
                 context.enter(entry, |e, call| f(self.recalled(e, *id, call), *id, call))
             }
@@ -324,8 +265,8 @@ impl SocketHandle {
         mut f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
         loop {
-            let at = self.place();
-            let entered = at.context.enter(entry, |engine, call| match self.is_at(at) {
+            let at = self.residence.place();
+            let entered = at.context.enter(entry, |engine, call| match self.residence.is_at(at) {
                 true => Ok(f(engine, at.id, call)),
                 // Another thread has moved the socket meanwhile.
                 false => Err(f),
@@ -337,70 +278,14 @@ impl SocketHandle {
         }
     }
 
-    /// True if the socket lives at this place still.
-    fn is_at(&self, place: &Home) -> bool {
-        let now = self.place();
-        now.id == place.id && Arc::ptr_eq(&now.context, &place.context)
-    }
-
     /// Posts a connect. A socket that has not connected before goes to the shard of the queue.
     pub(crate) fn connect<T>(
         &self,
         queue: &QueueCore,
         f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
-        self.settle(queue);
+        self.residence.dial_from(queue);
         self.post_here(queue, f)
-    }
-
-    /// Moves a new socket to the shard of this queue.
-    fn settle(&self, queue: &QueueCore) {
-        if self.is_connected() {
-            return;
-        }
-        let there = queue.shard().context().filter(|there| !Arc::ptr_eq(there, &self.made.context));
-        let _one = there.is_some().then(|| MOVES.lock());
-        self.made.context.look(|engine| {
-            self.dialed.get_or_init(|| {
-                let moved =
-                    there.and_then(|there| Some((there, engine.sockets.take_fresh(self.made.id)?)));
-                match moved {
-                    None => self.made.clone(),
-                    Some((there, sock)) => Home {
-                        context: Arc::clone(there),
-                        id: there.look(|engine| engine.sockets.put_fresh(sock)),
-                    },
-                }
-            });
-        });
-    }
-
-    /// An operation on a connection without a home names `queue`. If that is of another shard, the
-    /// connection goes there as soon as it rests. Otherwise it stays where it is.
-    #[cold]
-    fn go_to(&self, queue: &QueueCore) {
-        let at = self.place();
-        let here = &at.context;
-        let shard = queue.shard_beside(here.shard());
-        let there = shard.context().filter(|there| !Arc::ptr_eq(there, here));
-        let Some(there) = there.filter(|_| !queue.serves_calls()) else {
-            self.stay();
-            return;
-        };
-        let _one = MOVES.lock();
-        here.look(|engine| {
-            if self.home.get().is_some() {
-                return;
-            }
-            let home = match there.look(|other| engine.rehome(at.id, other)) {
-                Rehomed::To(id) => Home { context: Arc::clone(there), id },
-                Rehomed::NotYet if self.found_busy.fetch_add(1, Ordering::Relaxed) < PATIENCE => {
-                    return;
-                }
-                Rehomed::NotYet | Rehomed::Never => at.clone(),
-            };
-            self.home.get_or_init(|| home);
-        });
     }
 }
 
@@ -418,14 +303,14 @@ impl Drop for SocketHandle {
         // The rest never takes the lock: a connection may be dropped under it, with an event that no
         // thread dequeued.
         let taken = self.taken.as_ref().is_none_or(|t| t.load(Ordering::Relaxed));
-        let Home { context, id } = self.place();
+        let Home { context, id } = self.residence.place();
         context.release(*id, taken);
     }
 }
 
 impl std::fmt::Debug for SocketHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Home { context, id } = self.place();
+        let Home { context, id } = self.residence.place();
         write!(f, "Socket#{}.{}.{}", context.shard().index(), id.index, id.generation)
     }
 }

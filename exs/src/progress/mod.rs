@@ -65,6 +65,7 @@ mod reactor;
 mod reactor_bell;
 mod reliance;
 mod report;
+mod residence;
 mod room;
 mod route;
 mod sentry;
