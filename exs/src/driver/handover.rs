@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::Driver;
 use super::link::{Conn, Link, LinkBase, LinkOwner, LinkSetup};
+use super::memory::MovingWindow;
 use super::qp::QueuePair;
 use super::turns::Source;
-use crate::rnic::{ConnReq, DetachedConnection, DetachedRequest, Qp, QpAttr, RnicError};
+use crate::rnic::{ConnReq, DetachedConnection, DetachedRequest, Mr, Qp, QpAttr, RnicError};
 
 /// A link between two RNICs. It has read its request, or carries a connection.
 struct DetachedLink<L: Link>(Option<L>);
@@ -30,6 +31,7 @@ impl<L: Link> Drop for DetachedLink<L> {
 /// A connection between two RNICs.
 struct MovingLink<L: Link> {
     link: DetachedLink<L>,
+    windows: Vec<MovingWindow>,
     addrs: Option<(SocketAddr, SocketAddr)>,
     timeout: Duration,
 }
@@ -37,9 +39,7 @@ struct MovingLink<L: Link> {
 impl<L: LinkSetup> Driver<L> {
     pub(super) fn give_request(&mut self, req: ConnReq) -> Result<DetachedRequest, RnicError> {
         let id = self.requested(req)?;
-        if !self.links.get(id)?.can_move() {
-            return Err(RnicError::Unsupported("hand-over of a link of a group"));
-        }
+        self.links.get(id)?.check_may_move()?;
         self.release_request(id);
         Ok(DetachedRequest::new(self.take_link(id)?))
     }
@@ -65,37 +65,49 @@ impl<L: LinkSetup> Driver<L> {
         let pair = self.qps.get(qp.0)?;
         let Conn::Link(id) = pair.conn else { return Err(self.wrong_state(qp, "a connection")) };
         let link = self.links.get(id)?;
-        if !link.can_move() {
-            return Err(RnicError::Unsupported("hand-over of a link of a group"));
-        }
+        link.check_may_move()?;
         // Completions and events name the queue pair, which is about to go.
         let reported = self.reports.events.is_empty() && self.objects.no_wc_waits();
-        let unused = pair.recvs.is_empty() && pair.windows.is_empty();
         let base = link.base();
         let stays = base.attended || base.stalled || self.turns.timers.is_set(Source::Link(id));
-        if stays || !reported || !unused || !L::rests(self, id) {
+        if stays || !reported || !pair.recvs.is_empty() || !L::rests(self, id) {
             return Err(self.wrong_state(qp, "a connection at rest"));
         }
         let link = self.take_link(id)?;
-        let QueuePair { attr, addrs, timeout, own, .. } = self.qps.remove(qp.0)?;
+        let QueuePair { attr, windows, addrs, timeout, own, .. } = self.qps.remove(qp.0)?;
+        let windows = self.take_windows(&windows);
         L::drop_qp(&mut self.parts, own);
         self.objects.leave(qp.0, &attr)?;
-        Ok(DetachedConnection::new(MovingLink { link, addrs, timeout }))
+        Ok(DetachedConnection::new(MovingLink { link, windows, addrs, timeout }))
     }
 
     pub(super) fn take_connection(
         &mut self,
         attr: &QpAttr,
         connection: DetachedConnection,
+        region: Option<Mr>,
     ) -> Result<Qp, RnicError> {
-        let MovingLink::<L> { link, addrs, timeout } = connection.into_state()?;
+        let MovingLink::<L> { link, windows, addrs, timeout } = connection.into_state()?;
         let qp = self.add_qp(attr)?;
+        let joined = self.join_link(qp, link).and_then(|id| {
+            let pair = self.qps.get_mut(qp.0)?;
+            (pair.addrs, pair.timeout) = (addrs, timeout);
+            windows.iter().try_for_each(|window| self.open_moved(qp, window, region))?;
+            L::moved(self, id, (qp.0, attr.pd.0));
+            Ok(qp)
+        });
+        joined.inspect_err(|_| {
+            // The queue pair exists, so this cannot fail.
+            let _ = self.drop_qp(qp);
+        })
+    }
+
+    /// Enters a link that came from another RNIC as that of a queue pair.
+    fn join_link(&mut self, qp: Qp, link: DetachedLink<L>) -> Result<u32, RnicError> {
         let mut link = link.take("connection")?;
         *link.base_mut() = LinkBase::new(LinkOwner::Qp(qp.0));
         let id = self.links.insert(link)?;
-        let pair = self.qps.get_mut(qp.0)?;
-        (pair.conn, pair.addrs, pair.timeout) = (Conn::Link(id), addrs, timeout);
-        L::moved(self, id, (qp.0, attr.pd.0));
-        Ok(qp)
+        self.qps.get_mut(qp.0)?.conn = Conn::Link(id);
+        Ok(id)
     }
 }

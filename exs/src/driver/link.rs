@@ -143,9 +143,12 @@ pub trait Link: Sized + Send + 'static {
     fn group_queued(_parts: &mut Self::Parts, _id: u32) -> Option<&mut bool> {
         None
     }
-    /// True if another RNIC can have the link.
-    fn can_move(&self) -> bool {
-        true
+    /// Checks that another RNIC can have the link.
+    ///
+    /// # Errors
+    /// `Unsupported`: the link stays here until it ends.
+    fn check_may_move(&self) -> Result<(), RnicError> {
+        Ok(())
     }
 
     /// Checks that the queue pair may post a send. False: its state forbids it.

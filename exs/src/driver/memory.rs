@@ -21,6 +21,14 @@ pub(crate) struct MemoryWindow {
     mr: Key,
 }
 
+/// A window of a connection between two RNICs.
+pub(super) struct MovingWindow {
+    key: Key,
+    addr: u64,
+    len: u64,
+    access: Access,
+}
+
 /// The keys, and the work that depends on them.
 pub(crate) struct Memory {
     pub(crate) keys: KeyTable,
@@ -47,6 +55,22 @@ impl Memory {
         self.keys.insert(grant, &mut || random.next_u32())
     }
 
+    /// Notes that a queue pair has a window onto an MR.
+    fn count_window(&mut self, qp: u32, mr: Key) {
+        *self.window_counts.entry(mr).or_default() += 1;
+        self.users.note(qp, &[mr]);
+    }
+
+    /// Notes that a window onto an MR is gone.
+    fn uncount_window(&mut self, mr: Key) {
+        if let Some(n) = self.window_counts.get_mut(&mr) {
+            *n -= 1;
+            if *n == 0 {
+                self.window_counts.remove(&mr);
+            }
+        }
+    }
+
     /// A number that no peer can guess.
     pub(crate) fn random_u64(&mut self) -> u64 {
         u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32())
@@ -55,12 +79,7 @@ impl Memory {
     /// Removes the key of a window.
     fn close(&mut self, window: MemoryWindow) {
         self.keys.remove(window.key);
-        if let Some(n) = self.window_counts.get_mut(&window.mr) {
-            *n -= 1;
-            if *n == 0 {
-                self.window_counts.remove(&window.mr);
-            }
-        }
+        self.uncount_window(window.mr);
     }
 }
 
@@ -137,17 +156,59 @@ impl<L: Link> Driver<L> {
         len: u64,
         access: Access,
     ) -> Result<Key, RnicError> {
+        let grant = self.grant_window(qp, mr, (addr, len), access)?;
+        let key = self.memory.issue_key(grant);
+        self.add_window(qp, MemoryWindow { key, mr: mr.key })?;
+        Ok(key)
+    }
+
+    /// What a window of this queue pair onto `len` bytes of an MR grants to the peer.
+    fn grant_window(
+        &self,
+        qp: Qp,
+        mr: Mr,
+        (addr, len): (u64, u64),
+        access: Access,
+    ) -> Result<Grant, RnicError> {
         let pd = self.live_qp(qp, "a live connection")?.attr.pd.0;
         // A window for writing needs a region that may be written at all (IBV_ACCESS_LOCAL_WRITE, as in
         // verbs). A window for reading needs nothing.
         let need = Access { local_write: access.writes(), ..Access::LOCAL_READ };
         let segment = self.memory.keys.check_local(pd, mr.key, addr, len, need)?;
-        let scope = Scope::QueuePair(pd, qp.0);
-        let key = self.memory.issue_key(Grant { segment, access, scope });
-        *self.memory.window_counts.entry(mr.key).or_default() += 1;
-        self.memory.users.note(qp.0, &[mr.key]);
-        self.qps.get_mut(qp.0)?.windows.push(MemoryWindow { key, mr: mr.key });
-        Ok(key)
+        Ok(Grant { segment, access, scope: Scope::QueuePair(pd, qp.0) })
+    }
+
+    fn add_window(&mut self, qp: Qp, window: MemoryWindow) -> Result<(), RnicError> {
+        self.qps.get_mut(qp.0)?.windows.push(window);
+        self.memory.count_window(qp.0, window.mr);
+        Ok(())
+    }
+
+    /// Takes the windows of a queue pair, for another RNIC that will have its connection.
+    pub(super) fn take_windows(&mut self, windows: &[MemoryWindow]) -> Vec<MovingWindow> {
+        let take = |window: &MemoryWindow| {
+            self.memory.uncount_window(window.mr);
+            let grant = self.memory.keys.take(window.key)?;
+            let (addr, len) = (grant.segment.addr(), grant.segment.len() as u64);
+            Some(MovingWindow { key: window.key, addr, len, access: grant.access })
+        };
+        windows.iter().filter_map(take).collect()
+    }
+
+    /// Opens a window that a connection has brought along, under the same key.
+    pub(super) fn open_moved(
+        &mut self,
+        qp: Qp,
+        window: &MovingWindow,
+        mr: Option<Mr>,
+    ) -> Result<(), RnicError> {
+        let MovingWindow { key, addr, len, access } = *window;
+        let mr = mr.ok_or(RnicError::NoSuch { what: "memory region for window", id: key })?;
+        let grant = self.grant_window(qp, mr, (addr, len), access)?;
+        if !self.memory.keys.insert_issued(key, grant) {
+            return Err(RnicError::Unsupported("hand-over of a window whose key is in use"));
+        }
+        self.add_window(qp, MemoryWindow { key, mr: mr.key })
     }
 
     pub(super) fn close_window(&mut self, qp: Qp, key: Key) -> Result<(), RnicError> {

@@ -293,8 +293,12 @@ impl<L: Traffic> Rnic for Driver<L> {
         &mut self,
         attr: &QpAttr,
         connection: DetachedConnection,
+        region: Option<Mr>,
     ) -> Result<Qp, RnicError> {
-        self.take_connection(attr, connection)
+        self.take_connection(attr, connection, region)
+    }
+    fn is_key_free(&self, key: Key) -> bool {
+        self.memory.keys.is_free(key)
     }
     fn fail_attempts(&mut self, starved: &StarvedListener, now: Time) {
         L::fail_attempts(self, starved, now);

@@ -175,12 +175,31 @@ impl KeyTable {
     pub fn insert(&mut self, grant: Grant, draw: &mut dyn FnMut() -> u32) -> Key {
         loop {
             let key = draw();
-            let taken = self.grants.contains_key(&key) || self.retired_set.contains_key(&key);
-            if key != 0 && !taken {
+            if self.is_free(key) {
                 self.grants.insert(key, grant);
                 return key;
             }
         }
+    }
+
+    /// Enters a key that another table had issued. Returns false if the key is not free here.
+    pub fn insert_issued(&mut self, key: Key, grant: Grant) -> bool {
+        let free = self.is_free(key);
+        if free {
+            self.grants.insert(key, grant);
+        }
+        free
+    }
+
+    /// Returns true if the table has no such key, and has had none lately.
+    pub fn is_free(&self, key: Key) -> bool {
+        key != 0 && !self.grants.contains_key(&key) && !self.retired_set.contains_key(&key)
+    }
+
+    /// Takes a key out that another table will have. The peer may go on to name it, so it may come
+    /// back at once.
+    pub fn take(&mut self, key: Key) -> Option<Grant> {
+        self.grants.remove(&key)
     }
 
     /// Revokes a key and returns its grant. None if the key was not valid.
@@ -374,5 +393,22 @@ mod tests {
             t.remove(k);
         }
         assert_eq!(t.insert(grant, &mut || key), key, "forgotten after {QUARANTINE} others");
+    }
+
+    #[test]
+    fn a_key_goes_to_another_table_and_back() {
+        let ((mut here, key, addr), mut there) = (table(), KeyTable::new());
+        let allowed =
+            |t: &KeyTable| t.check_remote(1, 7, key, addr, 1, Access::REMOTE_WRITE).is_ok();
+        for _ in 0..2 {
+            assert!(there.insert_issued(key, here.take(key).unwrap()));
+            assert!(allowed(&there) && !allowed(&here));
+            std::mem::swap(&mut here, &mut there);
+        }
+        let grant = here.get(key).unwrap().clone();
+        assert!(!here.insert_issued(key, grant.clone()), "it is in use");
+        here.remove(key);
+        assert!(!here.insert_issued(key, grant.clone()), "a message may name the revoked one");
+        assert!(!here.insert_issued(0, grant));
     }
 }

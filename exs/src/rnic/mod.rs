@@ -316,27 +316,34 @@ pub trait Rnic: Send {
     }
     /// Takes an established connection out of this RNIC, so that another RNIC of the same kind in this
     /// process can have it ([`Rnic::adopt_connection`]). Its QP is destroyed. What the peer has sent and
-    /// no message has brought yet goes along, so nothing is lost.
+    /// no message has brought yet goes along, and so do the windows of the QP. Nothing is lost.
     ///
     /// # Errors
     /// `State`: the connection does not rest. It rests if no work request is outstanding on its QP, no
-    /// window of it is open, no message has come in part, and no completion or event waits to be polled.
+    /// message has come in part, and no completion or event waits to be polled.
     /// `Unsupported`: this RNIC cannot hand connections over. In both cases the connection is unchanged.
     fn detach_connection(&mut self, _qp: Qp) -> Result<DetachedConnection, RnicError> {
         Err(RnicError::Unsupported("hand-over of connections"))
     }
     /// Takes over an established connection from another RNIC of the same kind, for a new QP with these
-    /// attributes. No [`CmEvent::Established`] follows. If the RNIC lacks what it needs to serve the
+    /// attributes. Its windows are open again, under the keys that the peer knows. `region` holds their
+    /// memory here. No [`CmEvent::Established`] follows. If the RNIC lacks what it needs to serve the
     /// connection, it breaks, and [`CmEvent::Disconnected`] follows.
     ///
     /// # Errors
-    /// The RNIC is of another kind, or has no room for the QP. The connection breaks.
+    /// The RNIC is of another kind, or has no room for the QP; or a window has no memory in `region`, or a
+    /// key that [is not free](Rnic::is_key_free). The connection breaks.
     fn adopt_connection(
         &mut self,
         _attr: &QpAttr,
         _connection: DetachedConnection,
+        _region: Option<Mr>,
     ) -> Result<Qp, RnicError> {
         Err(RnicError::Unsupported("hand-over of connections"))
+    }
+    /// Returns true if a connection may bring a window with this key along.
+    fn is_key_free(&self, _key: Key) -> bool {
+        false
     }
     /// Fails connection attempts to a starved listener of another RNIC of this process, apart from those
     /// that were accepted.

@@ -5,11 +5,13 @@
 
 use super::proto::Proto;
 use super::{Buf, Counters, Session};
+use crate::mem::Key;
 use crate::rnic::Mr;
 
 impl Session {
-    /// True if no operation has not ended, no memory is open to the peer, and the port has no work of
-    /// this session. Data that came before their receive may lie in the ring, and messages may be due.
+    /// True if no operation has not ended, no memory but the ring is open to the peer, and the port has no
+    /// work of this session. Data that came before their receive may lie in the ring, and messages may be
+    /// due.
     pub fn rests(&self) -> bool {
         self.life.has_begun()
             && self.sender.is_idle()
@@ -20,7 +22,6 @@ impl Session {
             && self.extra.is_usual()
             && self.sided.is_idle()
             && self.sided.has_no_exports()
-            && !self.ring.is_open()
             && self.trash.is_empty()
             && self.done.is_empty()
             && !self.unrung.has_deferred()
@@ -31,6 +32,11 @@ impl Session {
     /// The registered memory of the ring or stash. None: there is none.
     pub fn ring_memory(&self) -> Option<&Buf> {
         self.ring.memory()
+    }
+
+    /// The key of the peer's window onto the ring. None: there is no such window.
+    pub fn ring_key(&self) -> Option<Key> {
+        self.ring.key()
     }
 
     /// The port has registered the memory of the ring anew. Returns the old registration.

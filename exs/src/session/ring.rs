@@ -26,9 +26,9 @@ impl LocalRing {
         self.0.is_some()
     }
 
-    /// True if the peer has a window onto it.
-    pub(super) fn is_open(&self) -> bool {
-        self.0.as_ref().is_some_and(|ring| ring.key.is_some())
+    /// The key of the peer's window onto it. None: the peer has none.
+    pub(super) fn key(&self) -> Option<Key> {
+        self.0.as_ref().and_then(|ring| ring.key)
     }
 
     pub(super) fn memory(&self) -> Option<&Buf> {

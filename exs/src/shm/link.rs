@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use super::attended::AttendantSleep;
 use super::control::{ControlMessage, MAX_MESSAGE};
 use super::ring::{Mem, Word};
 use super::rx::Rx;
@@ -365,11 +366,11 @@ impl ShmLink {
         Ok(TransferOutcome { more, moved: received.moved || sent.moved })
     }
 
-    /// True if nothing is under way but the next record, and the peer knows no bitmap of this RNIC, so
-    /// that it wakes this side by messages.
+    /// True if nothing is under way but the next record.
     pub(super) fn rests(&self) -> bool {
         let open = self.phase == LinkPhase::Open && !self.socket.hung_up;
-        let away = self.wake_up.is_plain() && !self.is_lent() && self.end.is_none();
+        let awake = self.wake_up.attendant == AttendantSleep::Awake;
+        let away = awake && !self.is_lent() && self.end.is_none();
         open && away && self.tx.rests() && self.rx.rests() && self.peer_end().is_none()
     }
 

@@ -64,6 +64,13 @@ impl Link for Box<ShmLink> {
         parts.pending_peers.get_mut(id).ok().map(|p| &mut p.queued)
     }
 
+    fn check_may_move(&self) -> Result<(), RnicError> {
+        match self.wake_up.is_plain() {
+            true => Ok(()),
+            false => Err(RnicError::Unsupported("hand-over of a link whose peer knows this RNIC")),
+        }
+    }
+
     fn check_post(&self, qp: &QueuePair<Box<ShmLink>>) -> Result<bool, RnicError> {
         let depth = qp.attr.max_send_wr;
         match self.phase {

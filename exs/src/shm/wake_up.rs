@@ -103,8 +103,7 @@ pub(super) struct WakeUp {
 impl WakeUp {
     /// True if the peer knows nothing of this RNIC by which it could wake this side, but the socket.
     pub(super) fn is_plain(&self) -> bool {
-        let awake = self.attendant == AttendantSleep::Awake;
-        self.grant == BitmapGrant::No && self.polled.is_kept() && awake
+        self.grant == BitmapGrant::No && self.polled.is_kept()
     }
 
     /// A bell came as a message.

@@ -91,8 +91,11 @@ impl Link for SoftLink {
     fn group_queued(parts: &mut super::SoftParts, id: u32) -> Option<&mut bool> {
         parts.groups.queued(id)
     }
-    fn can_move(&self) -> bool {
-        self.stream.own().is_some()
+    fn check_may_move(&self) -> Result<(), RnicError> {
+        match self.stream.own() {
+            Some(_) => Ok(()),
+            None => Err(RnicError::Unsupported("hand-over of a link of a group")),
+        }
     }
 
     fn check_post(&self, qp: &QueuePair<SoftLink>) -> Result<bool, RnicError> {

@@ -109,6 +109,8 @@ macro_rules! rnic_contract {
                 what_was_sent_meanwhile_arrives,
                 a_busy_connection_stays,
                 a_message_that_waits_keeps_the_connection,
+                a_window_goes_along,
+                a_window_needs_memory_there,
                 a_dropped_connection_breaks,
                 a_peer_that_goes_meanwhile_is_noticed,
             }

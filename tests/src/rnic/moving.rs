@@ -2,11 +2,13 @@
 //!
 //! RNIC 0 connects to RNIC 1, and RNIC 2 takes the connection over.
 
-use exs::mem::Access;
-use exs::rnic::{DetachedConnection, Disconnect, DisconnectCause, Rnic, RnicError, WcStatus};
+use exs::mem::{Access, Key, Region, Segment};
+use exs::rnic::{
+    DetachedConnection, Disconnect, DisconnectCause, Rnic, RnicError, SendWr, WcStatus,
+};
 
 use super::skip;
-use super::world::{End, Harness, Pair, World, param, pattern, send_wr};
+use super::world::{End, Harness, Pair, World, param, pattern, send_wr, write_wr};
 
 /// A connection between RNIC 0 and RNIC 1 that has carried bytes both ways. Its second end is on an SRQ
 /// if asked for.
@@ -112,10 +114,6 @@ pub fn a_busy_connection_stays<H: Harness>() {
     assert_eq!(w.received(pair.a).wr_id, 8);
     assert_eq!(place.bytes(), bytes.bytes());
     assert_eq!(w.completed(pair.b).wr_id, 7);
-    let open = w.zeros(pair.b, 64);
-    let key = w.bind((pair.b, pair.a), &open, open.sge(), Access::REMOTE_WRITE);
-    assert_stays(&mut w, pair.b, "a window is open");
-    w.rnics[1].invalidate_mw(pair.b.qp, key).unwrap();
     w.recv(pair.b, 9, &[]);
     assert_stays(&mut w, pair.b, "it has a receive");
     w.send(pair.a, &send_wr(10, &[]));
@@ -135,6 +133,85 @@ pub fn a_message_that_waits_keeps_the_connection<H: Harness>() {
     w.recv(pair.b, 12, &[]);
     assert_eq!((w.received(pair.b).wr_id, w.completed(pair.a).wr_id), (12, 11));
     assert!(detach(&mut w, pair.b).is_some(), "it rests");
+}
+
+/// A connection whose peer may write into the middle of its memory.
+struct Open<H: Harness> {
+    w: World<H>,
+    pair: Pair,
+    memory: Segment,
+    key: Key,
+}
+
+impl<H: Harness> Open<H> {
+    fn new() -> Open<H> {
+        let (mut w, pair) = connected::<H>(true);
+        let buf = w.zeros(pair.b, 300);
+        let memory = buf.region.segment(0, 300).unwrap();
+        let key = w.bind((pair.b, pair.a), &buf, buf.part(100, 100), Access::REMOTE_WRITE);
+        Open { w, pair, memory, key }
+    }
+
+    /// Goes to the RNIC of `node`, with its window onto this memory there.
+    fn go(&mut self, node: usize, memory: Option<&Segment>) -> Option<Result<(), RnicError>> {
+        let connection = detach_now(&mut self.w, self.pair.b)?;
+        let adopted = self.w.try_adopt(node, connection, true, memory);
+        Some(adopted.map(|end| self.pair.b = end))
+    }
+
+    /// The peer writes `byte` into the window, and reports it by a SEND. Both wait in the stream.
+    fn write(&mut self, byte: u8) {
+        let write = write_wr(1, &[], self.memory.addr() + 100, self.key);
+        self.w.send(self.pair.a, &SendWr { head: &[byte; 100], signaled: false, ..write });
+        self.w.send(self.pair.a, &SendWr { signaled: false, ..send_wr(2, &[]) });
+        self.w.step_alone(0);
+    }
+
+    fn assert_written(&mut self, byte: u8) {
+        self.w.recv(self.pair.b, 3, &[]);
+        assert_eq!(self.w.received(self.pair.b).status, WcStatus::Success);
+        let mut bytes = [0; 300];
+        self.memory.read_at(0, &mut bytes);
+        let (written, around) = (&bytes[100..200], bytes[..100].iter().chain(&bytes[200..]));
+        assert!(written.iter().all(|got| *got == byte) && around.copied().all(|got| got == 0));
+    }
+}
+
+/// The peer goes on to write into a window, by the key that it knows. What is on its way when the
+/// connection leaves arrives as well. The window then ends as any other.
+pub fn a_window_goes_along<H: Harness>() {
+    let mut open = Open::<H>::new();
+    let memory = open.memory.clone();
+    for (byte, node) in [(1, 2), (2, 1), (3, 2)] {
+        open.w.settle();
+        open.write(byte);
+        match open.go(node, Some(&memory)) {
+            None => return skip("this device hands no connections over"),
+            Some(gone) => gone.unwrap(),
+        }
+        open.assert_written(byte);
+        open.write(byte + 10);
+        open.assert_written(byte + 10);
+    }
+    let Open { mut w, pair, key, .. } = open;
+    w.rnics[2].invalidate_mw(pair.b.qp, key).unwrap();
+    assert!(w.rnics[2].invalidate_mw(pair.b.qp, key).is_err(), "twice");
+    let late = write_wr(1, &[], memory.addr() + 100, key);
+    w.send(pair.a, &SendWr { head: &[9; 100], ..late });
+    w.ended(pair.b, |cause| cause != DisconnectCause::Orderly);
+}
+
+/// A window without memory in the new RNIC breaks the connection.
+pub fn a_window_needs_memory_there<H: Harness>() {
+    for memory in [None, Some(Region::from_vec(vec![0; 300]).segment(0, 300).unwrap())] {
+        let mut open = Open::<H>::new();
+        open.w.settle();
+        match open.go(2, memory.as_ref()) {
+            None => return skip("this device hands no connections over"),
+            Some(gone) => assert!(gone.is_err()),
+        }
+        open.w.ended(open.pair.a, |cause| cause != DisconnectCause::Orderly);
+    }
 }
 
 /// If no RNIC takes it over, its peer sees it break.

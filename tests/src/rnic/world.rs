@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use exs::mem::{Access, Key, Region};
+use exs::mem::{Access, Key, Region, Segment};
 use exs::rnic::{
     Caps, CmEvent, ConnParam, ConnReq, Cq, DetachedConnection, Disconnect, DisconnectCause,
     Listener, Pd, Qp, QpAttr, RecvWr, Rnic, RnicError, SendWr, Sge, Srq, Wc, WcStatus,
@@ -269,12 +269,25 @@ impl<H: Harness> World<H> {
     /// Makes a queue pair with CQs of its own, on an SRQ if the connection was on one, for a connection
     /// that another RNIC has given away.
     pub fn adopt(&mut self, node: usize, connection: DetachedConnection, on_srq: bool) -> End {
+        let adopted = self.try_adopt(node, connection, on_srq, None);
+        adopted.expect("adopt_connection")
+    }
+
+    /// The same. The windows of the connection are onto `memory`, which is registered anew.
+    pub fn try_adopt(
+        &mut self,
+        node: usize,
+        connection: DetachedConnection,
+        on_srq: bool,
+        memory: Option<&Segment>,
+    ) -> Result<End, RnicError> {
         let rnic = &mut self.rnics[node];
         let pd = rnic.alloc_pd().expect("alloc_pd");
         let srq = on_srq.then(|| rnic.create_srq(pd, DEPTH).expect("create_srq"));
+        let region = memory.map(|seg| rnic.reg_mr(pd, seg, Access::LOCAL).expect("reg_mr"));
         let attr = self.attr(node, pd, srq);
-        let adopted = self.rnics[node].adopt_connection(&attr, connection);
-        End::of(node, &attr, adopted.expect("adopt_connection"))
+        let adopted = self.rnics[node].adopt_connection(&attr, connection, region);
+        adopted.map(|qp| End::of(node, &attr, qp))
     }
 
     /// The attributes of a queue pair with new CQs.

@@ -146,6 +146,38 @@ fn bytes_that_came_before_go_along() {
     }
 }
 
+/// A client that sends much before the first receive has the address of the ring by then.
+#[test]
+fn a_ring_that_the_peer_writes_into_goes_along() {
+    const MUCH: usize = 200_000;
+    let _dog = Watchdog::new("a_ring_that_the_peer_writes_into_goes_along");
+    let queues = queues();
+    for transport in transports().filter(|transport| moves(*transport)) {
+        let (client, server) = accepted_at(transport, &queues[0]);
+        let bytes = pattern(1, 0, 3 * MUCH);
+        let send = |n: usize| {
+            let part = bytes[n * MUCH..(n + 1) * MUCH].to_vec();
+            client.send(&queues[1], Token(8), part).unwrap();
+            queues[1].next().unwrap().into_completion().unwrap();
+            while server.counters().received_indirect < ((n + 1) * MUCH) as u64 {
+                thread::yield_now();
+            }
+        };
+        let receive = |from: usize, len: usize| {
+            server.recv(&queues[2], Token(9), vec![0; len], RecvFlags::WAITALL).unwrap();
+            assert_eq!(shard_of(&server), queues[2].shard(), "{transport}");
+            check(1, from, &received(&queues[2], len));
+        };
+        send(0);
+        assert_eq!(shard_of(&server), queues[0].shard(), "{transport}");
+        receive(0, MUCH / 3);
+        send(1);
+        send(2);
+        receive(MUCH / 3, 3 * MUCH - MUCH / 3);
+        talk((&client, &queues[1]), (&server, &queues[2]), 100_000);
+    }
+}
+
 #[test]
 fn messages_that_came_before_go_along() {
     let _dog = Watchdog::new("messages_that_came_before_go_along");

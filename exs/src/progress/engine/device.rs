@@ -305,8 +305,9 @@ impl Device {
         id: u32,
         sock: u32,
         connection: DetachedConnection,
+        ring: Option<Mr>,
     ) -> Result<Qp, RnicError> {
-        self.add_qp(id, sock, |rnic, attr| rnic.adopt_connection(attr, connection))
+        self.add_qp(id, sock, |rnic, attr| rnic.adopt_connection(attr, connection, ring))
     }
 
     pub(super) fn reg_mr(

@@ -6,8 +6,9 @@
 //! that names a queue of another shard takes the connection there, with its session and its link.
 //!
 //! Only a connection that rests can go: no operation of it has not ended, the peer reaches no memory of
-//! it, and the RNIC has nothing of it but bytes that no thread has read yet. The caller holds both
-//! engines. RDMA devices keep their connections.
+//! it but the ring, and the RNIC has nothing of it but bytes that no thread has read yet. The peer goes on
+//! to write into the ring, so its window keeps its key. The caller holds both engines. RDMA devices keep
+//! their connections.
 
 use std::net::SocketAddr;
 
@@ -119,7 +120,14 @@ impl Engine {
         let group = here.domain(place.domain)?.1.group();
         let device = &mut there.devices[at];
         let domain = device.enter(group.as_deref())?;
-        let memory = self.sockets[id.index].session.as_ref().and_then(|s| s.ring_memory());
+        let session = self.sockets[id.index].session.as_ref();
+        let key = session.and_then(|s| s.ring_key());
+        if key.is_some_and(|key| !device.rnic.is_key_free(key)) {
+            // Keys are random, so this happens to one connection of many thousands at most.
+            device.leave(domain);
+            return Err(RnicError::Unsupported("hand-over of a window whose key is in use"));
+        }
+        let memory = session.and_then(|s| s.ring_memory());
         let ring = memory.map(|ring| device.reg_mr(domain, &ring.seg, Access::LOCAL)).transpose();
         let ring = ring.inspect_err(|_| device.leave(domain))?;
         Ok(Berth { place: Place { device: at, domain }, ring })
@@ -146,7 +154,7 @@ impl Engine {
         let Place { device, domain } = berth.place;
         s.place = berth.place;
         let id = there.sockets.put_moved(s);
-        let qp = there.devices[device].adopt_connection(domain, id.index, connection);
+        let qp = there.devices[device].adopt_connection(domain, id.index, connection, berth.ring);
         // The queue pair, if there is one, keeps the domain in use from here on.
         there.devices[device].leave(domain);
         let s = &mut there.sockets[id.index];
