@@ -18,9 +18,17 @@ use super::engine::{Rehomed, SockId};
 use super::queue::QueueCore;
 use crate::sys::ProcessLock;
 
-/// Operations that name a queue of another shard, and find the connection busy, until it stays where it
-/// is.
-const PATIENCE: u32 = 16;
+/// The first operations that name a queue of another shard all try to take the connection there.
+const FIRST_TRIES: u32 = 16;
+/// If they find it busy, as many operations in a row try after each power of two: a send may find a
+/// connection at rest that each receive finds busy.
+const LATER_TRIES: u32 = 4;
+
+/// True if the operation of this number tries to take a busy connection along.
+fn tries(number: u32) -> bool {
+    let power = number.checked_ilog2().map_or(0, |log| 1 << log);
+    number < FIRST_TRIES || number - power < LATER_TRIES
+}
 
 /// Held by a thread that moves a socket. Only such threads lock two engines at a time, so no other order
 /// of locks can deadlock with theirs.
@@ -44,8 +52,8 @@ pub(super) struct Residence {
     /// The home of its connection. None until an operation has chosen it. Written under the engine's lock
     /// of the place before.
     home: OnceLock<Home>,
-    /// Operations that have found the connection busy when they would have moved it.
-    found_busy: AtomicU32,
+    /// Operations that have named a queue of another shard, while there was no home.
+    strange_posts: AtomicU32,
 }
 
 impl Residence {
@@ -55,7 +63,7 @@ impl Residence {
             accepted,
             dialed: OnceLock::new(),
             home: OnceLock::new(),
-            found_busy: AtomicU32::new(0),
+            strange_posts: AtomicU32::new(0),
         }
     }
 
@@ -140,19 +148,43 @@ impl Residence {
             self.stay();
             return;
         };
+        if !tries(self.strange_posts.fetch_add(1, Ordering::Relaxed)) {
+            return;
+        }
+        if !self.try_move(at, there) {
+            // A thread may have read ahead of what it wanted. The turn deals with the rest.
+            here.turn(None, false, None);
+            self.try_move(at, there);
+        }
+    }
+
+    /// Takes the connection to another shard. False: it is busy now.
+    fn try_move(&self, at: &Home, there: &Arc<Context>) -> bool {
         let _one = MOVES.lock();
-        here.look(|engine| {
+        at.context.look(|engine| {
             if self.home.get().is_some() {
-                return;
+                return true;
             }
             let home = match there.look(|other| engine.rehome(at.id, other)) {
                 Rehomed::To(id) => Home { context: Arc::clone(there), id },
-                Rehomed::NotYet if self.found_busy.fetch_add(1, Ordering::Relaxed) < PATIENCE => {
-                    return;
-                }
-                Rehomed::NotYet | Rehomed::Never => at.clone(),
+                Rehomed::NotYet => return false,
+                Rehomed::Never => at.clone(),
             };
             self.home.get_or_init(|| home);
-        });
+            true
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_on_a_busy_connection_try_ever_more_rarely() {
+        let mut tried = (0..100).filter(|number| tries(*number));
+        assert!(tried.by_ref().take(16).eq(0..16));
+        assert!(tried.eq([16, 17, 18, 19, 32, 33, 34, 35, 64, 65, 66, 67]));
+        assert!(tries(1 << 31) && !tries(u32::MAX));
     }
 }
