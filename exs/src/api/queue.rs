@@ -362,6 +362,13 @@ impl EventQueue {
     /// thread with several queues wants them in one shard
     /// ([`QueueOptions::with_shard`](crate::QueueOptions::with_shard)).
     ///
+    /// A connection lives in the shard of the queue with which it was accepted or connected. If one of
+    /// its first operations names a queue of another shard, the connection goes there, and stays. So
+    /// one thread may accept connections, exchange some messages with the peers, and then give each
+    /// to the thread that serves it. A connection also stays after a call that blocks on it, or after 64
+    /// operations in the shard where it is. It works in either case, but with a queue of another shard
+    /// each message takes longer. Connections over RDMA devices always stay.
+    ///
     /// EXS extension.
     ///
     /// ```

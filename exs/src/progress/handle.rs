@@ -147,14 +147,13 @@ impl SocketHandle {
         queue: &QueueCore,
         f: impl FnOnce(&mut Engine, SockId, &mut Call<'_>) -> T,
     ) -> T {
-        match self.residence.home() {
-            Some(Home { context, id }) => {
-                let shard = queue.shard_beside(context.shard());
-                queue.note_post((context.shard(), *id));
-                context
-                    .enter(Entry::Post(shard), |e, call| f(self.recalled(e, *id, call), *id, call))
-            }
-            None => self.enter_unsettled(Entry::Post(queue.shard()), f),
+        let settled = self.residence.home();
+        let Home { context, id } = settled.unwrap_or_else(|| self.residence.place());
+        let entry = Entry::Post(queue.shard_beside(context.shard()));
+        queue.note_post((context.shard(), *id));
+        match settled {
+            Some(_) => context.enter(entry, |e, call| f(self.recalled(e, *id, call), *id, call)),
+            None => self.enter_unsettled(entry, f),
         }
     }
 

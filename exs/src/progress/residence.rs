@@ -2,9 +2,11 @@
 //!
 //! A new socket lives in the shard of the thread that makes it. Its first connect moves it to the
 //! shard of the queue that the connect names. A connection that an accept brings lives where it has
-//! come up. If the first operation on a connection names a queue of another shard, the connection goes
-//! there as soon as it rests (`engine/rehome.rs`). That shard is its *home*, which it never leaves. A
-//! receive that blocks, or an operation that names a queue of its own shard, makes that one its home.
+//! come up. If one of the first operations on a connection names a queue of another shard, the connection
+//! goes there as soon as it rests (`engine/rehome.rs`). That shard is its *home*, which it never leaves. A
+//! receive that blocks makes the shard where the connection is its home, and so do many operations that
+//! name queues of that shard. Few of them do not: a thread that accepts may say some words to the peer
+//! before it gives the connection to another thread.
 //!
 //! So a call finds the home by one load, and the move needs no lock on the data path: it happens under
 //! the locks of both engines. A call that has looked up the old place finds out under the old engine's
@@ -17,6 +19,9 @@ use super::context::Context;
 use super::engine::{Rehomed, SockId};
 use super::queue::QueueCore;
 use crate::sys::ProcessLock;
+
+/// Operations that name queues of the shard where a connection is, until it stays there.
+const SETTLED_AFTER: u32 = 64;
 
 /// The first operations that name a queue of another shard all try to take the connection there.
 const FIRST_TRIES: u32 = 16;
@@ -52,6 +57,8 @@ pub(super) struct Residence {
     /// The home of its connection. None until an operation has chosen it. Written under the engine's lock
     /// of the place before.
     home: OnceLock<Home>,
+    /// Operations that have named a queue of the shard where the connection is, while there was no home.
+    own_posts: AtomicU32,
     /// Operations that have named a queue of another shard, while there was no home.
     strange_posts: AtomicU32,
 }
@@ -63,6 +70,7 @@ impl Residence {
             accepted,
             dialed: OnceLock::new(),
             home: OnceLock::new(),
+            own_posts: AtomicU32::new(0),
             strange_posts: AtomicU32::new(0),
         }
     }
@@ -136,8 +144,8 @@ impl Residence {
         }
     }
 
-    /// If the queue is of another shard, the connection goes there as soon as it rests. Otherwise it stays
-    /// where it is.
+    /// If the queue is of another shard, the connection goes there as soon as it rests. Otherwise it will
+    /// stay where it is.
     #[cold]
     fn go_to(&self, queue: &QueueCore) {
         let at = self.place();
@@ -145,7 +153,10 @@ impl Residence {
         let shard = queue.shard_beside(here.shard());
         let there = shard.context().filter(|there| !Arc::ptr_eq(there, here));
         let Some(there) = there.filter(|_| !queue.serves_calls()) else {
-            self.stay();
+            let own_posts = self.own_posts.fetch_add(1, Ordering::Relaxed);
+            if queue.serves_calls() || own_posts >= SETTLED_AFTER {
+                self.stay();
+            }
             return;
         };
         if !tries(self.strange_posts.fetch_add(1, Ordering::Relaxed)) {

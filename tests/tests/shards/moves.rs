@@ -41,7 +41,7 @@ fn a_connection_goes_to_the_shard_of_the_queue_that_is_used_with_it() {
     let _dog = Watchdog::new("a_connection_goes_to_the_shard_of_the_queue_that_is_used_with_it");
     let queues = queues();
     for transport in transports() {
-        for serves in &queues {
+        for serves in &queues[1..] {
             let (client, server) = accepted_at(transport, &queues[0]);
             assert_eq!(shard_of(&server), queues[0].shard(), "{transport}");
             talk((&client, &queues[1]), (&server, serves), 8);
@@ -268,31 +268,58 @@ fn a_peer_that_ends_is_noticed_before_and_after() {
     }
 }
 
+/// What a server does first with a connection, and how often it says hello.
+type FirstUse<'a> = (usize, &'a dyn Fn(&Socket));
+
 #[test]
-fn calls_that_block_and_operations_of_its_own_queue_keep_a_connection() {
-    let _dog = Watchdog::new("calls_that_block_and_operations_of_its_own_queue_keep_a_connection");
+fn calls_that_block_and_many_operations_keep_a_connection() {
+    let _dog = Watchdog::new("calls_that_block_and_many_operations_keep_a_connection");
     let queues = queues();
     for transport in transports() {
-        let uses: [&dyn Fn(&Socket); 3] = [
-            &|server| server.blocking().send_all(b"hello").unwrap(),
-            &|server| {
-                server.send(&queues[0], Token(3), *b"hello").unwrap();
-                queues[0].next().unwrap().into_completion().unwrap();
-            },
-            &|server| {
+        let uses: [FirstUse<'_>; 3] = [
+            (1, &|server| server.blocking().send_all(b"hello").unwrap()),
+            (70, &|server| {
+                for _ in 0..70 {
+                    server.send(&queues[0], Token(3), *b"hello").unwrap();
+                    queues[0].next().unwrap().into_completion().unwrap();
+                }
+            }),
+            (1, &|server| {
                 server.poll(&queues[0], Token(3), Interest::WRITABLE).unwrap();
                 assert!(queues[0].next().unwrap().readiness().writable);
                 server.blocking().send_all(b"hello").unwrap();
-            },
+            }),
         ];
-        for first in uses {
+        for (times, first) in uses {
             let (client, server) = accepted_at(transport, &queues[0]);
             let home = shard_of(&server);
             first(&server);
-            client.blocking().recv_exact(&mut [0; 5]).unwrap();
+            client.blocking().recv_exact(&mut vec![0; 5 * times]).unwrap();
             for serves in &queues {
                 talk((&client, &queues[1]), (&server, serves), 1000);
                 assert_eq!(shard_of(&server), home, "{transport}");
+            }
+        }
+    }
+}
+
+/// A thread that accepts may read what a client wants, and then choose the thread that serves it.
+#[test]
+fn a_connection_goes_after_some_words() {
+    let _dog = Watchdog::new("a_connection_goes_after_some_words");
+    let queues = queues();
+    for transport in transports() {
+        for serves in &queues[1..] {
+            let (client, server) = accepted_at(transport, &queues[0]);
+            for len in [1, 3000, 64] {
+                talk((&client, &queues[1]), (&server, &queues[0]), len);
+                assert_eq!(shard_of(&server), queues[0].shard(), "{transport}");
+            }
+            for len in [64, 5000, 1 << 20, 64] {
+                talk((&client, &queues[1]), (&server, serves), len);
+            }
+            if transport == Transport::Soft {
+                assert_eq!(shard_of(&server), serves.shard());
             }
         }
     }
