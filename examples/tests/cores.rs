@@ -65,10 +65,10 @@ fn threads_with_queues_of_their_own() {
 
 #[test]
 fn connections_that_one_thread_accepts_for_others() {
-    let wanted: Vec<_> = [2, 16, 128]
+    let wanted: Vec<_> = [(2, ""), (16, ""), (16, " after an answer"), (128, "")]
         .into_iter()
-        .flat_map(|connections| {
-            let shape = format!("{connections} handed to 2 threads");
+        .flat_map(|(connections, when)| {
+            let shape = format!("{connections} handed to 2 threads{when}");
             [over(&["tcp"], &shape, "-"), over(&EXS, &shape, "tcp")]
         })
         .collect();

@@ -25,14 +25,13 @@ const SIZE: usize = 64;
 /// Answers in a second. As many threads ask as serve, and share the connections.
 pub(super) fn measure(
     carrier: Carrier,
-    threads: usize,
-    connections: u32,
+    (threads, connections, answers): (usize, u32, bool),
     duration: Duration,
 ) -> Result<f64, Failure> {
     let service = Service {
         threads,
         connections,
-        accepting: Accepting::One,
+        accepting: if answers { Accepting::OneThatAnswers } else { Accepting::One },
         ..Service::new(carrier, Way::Dequeue, SIZE)
     };
     let server = service.start()?;
@@ -46,33 +45,51 @@ pub(super) fn measure(
 }
 
 /// Accepts the connections of a service, and hands each to the next of its threads. These call `failed`
-/// if they fail.
+/// if they fail. The clients ask when all are connected.
 pub(super) fn serve(
     door: &Door,
     service: &Service,
     failed: impl Fn(Failure) + Clone + Send + 'static,
 ) -> Result<(), Failure> {
     let (threads, connections) = (service.threads, service.connections as usize);
+    let answers = service.accepting == Accepting::OneThatAnswers;
     match door {
         Door::Tcp(listener) => {
             listener.set_nonblocking(false).during("TCP listener")?;
             let workers = Worker::<EpollSet>::start(threads, connections, failed)?;
-            hand_out(connections, &workers, || {
+            let accept = || {
                 let (stream, _) = listener.accept().during("accept")?;
-                stream.set_nonblocking(true).during("accept")?;
                 stream.set_nodelay(true).during("TCP_NODELAY")?;
                 Ok(stream)
+            };
+            hand_out(connections, &workers, accept, |stream| {
+                if answers {
+                    answer_one(stream).during("send or recv")?;
+                }
+                stream.set_nonblocking(true).during("accept")
             })
         }
         Door::Exs(listener) => {
             let queue = EventQueue::new(1).during("event queue")?;
             let workers = Worker::<EventQueue>::start(threads, connections, failed)?;
-            hand_out(connections, &workers, || {
+            let accept = || {
                 listener.accept(&queue, Token(0)).during("accept")?;
                 match queue.next().during("accept")?.into_completion().during("accept")? {
                     Completion::Accept { socket, .. } => Ok(socket),
                     other => Err(Failure(format!("an accept ended with {other:?}"))),
                 }
+            };
+            hand_out(connections, &workers, accept, |socket| {
+                if answers {
+                    WaitingPlace::add(&queue, 0, socket)?;
+                    let came = queue.next().during("recv")?.into_completion().during("recv")?;
+                    let Completion::Recv { buffer: question, .. } = came else {
+                        return Err(Failure(format!("a receive ended with {came:?}")));
+                    };
+                    socket.send(&queue, Token(0), question).during("send")?;
+                    queue.next().during("send")?.into_result().during("send")?;
+                }
+                Ok(())
             })
         }
         Door::Sockets(_) => Err(Failure("descriptors are not handed over".to_owned())),
@@ -83,9 +100,12 @@ fn hand_out<P: WaitingPlace>(
     connections: usize,
     workers: &[Worker<P>],
     accept: impl Fn() -> Result<P::Connection, Failure>,
+    begin: impl Fn(&P::Connection) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    for (number, worker) in (0..connections).zip(workers.iter().cycle()) {
-        worker.take(number, accept()?)?;
+    let all = (0..connections).map(|_| accept()).collect::<Result<Vec<_>, _>>()?;
+    for ((number, worker), connection) in workers.iter().cycle().enumerate().zip(all) {
+        begin(&connection)?;
+        worker.take(number, connection)?;
     }
     Ok(())
 }

@@ -15,9 +15,10 @@ use super::shape::Shape;
 /// Bytes in flight of the one connection that stands beside many.
 const IN_FLIGHT: usize = 256 << 20;
 
-/// Threads that serve the connections which another one accepts, and connections of each.
+/// Threads that serve the connections which another one accepts.
 const WORKERS: u32 = 2;
-const HANDED: [u32; 3] = [1, 8, 64];
+/// Connections of each, and whether the one that accepts answers first.
+const HANDED: [(u32, bool); 4] = [(1, false), (8, false), (8, true), (64, false)];
 
 /// Pauses between the questions of a thread that asks rarely.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(20)];
@@ -221,10 +222,10 @@ impl Scope {
 
     fn handed(&self) -> Group {
         let mut group = Group::new("handed");
-        for each in HANDED {
+        for (each, answers) in HANDED {
             for &carrier in &self.carriers {
                 let (threads, connections) = (WORKERS as usize, WORKERS * each);
-                let subject = over(carrier, Shape::Handed { threads, connections });
+                let subject = over(carrier, Shape::Handed { threads, connections, answers });
                 group.row(subject, self.with_tcp(subject), None);
             }
         }

@@ -25,6 +25,8 @@ pub(super) enum Accepting {
     All,
     /// One more, which hands each connection to the next of the others (`handed`).
     One,
+    /// The same, and it answers the first question of each before.
+    OneThatAnswers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,7 +68,7 @@ pub(crate) fn run(text: &str) -> Result<(), Failure> {
     let door = Arc::new(Door::open(service.carrier, service.way, service.connections.max(64))?);
     out!("{LISTENING}{}", door.addr()?)?;
     let (failed, failures) = channel();
-    if service.accepting == Accepting::One {
+    if service.accepting != Accepting::All {
         // The other end is gone if the process is ending already.
         handed::serve(&door, &service, move |e| drop(failed.send(e)))?;
         return first_of(&failures);

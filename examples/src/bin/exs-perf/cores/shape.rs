@@ -31,8 +31,8 @@ pub(super) enum Shape {
     /// One thread asks another process on each connection.
     Ask { way: Way, connections: u32, placement: Placement },
     /// As many threads ask another process as serve there, each at one place for all of its connections.
-    /// One more thread there accepts.
-    Handed { threads: usize, connections: u32 },
+    /// One more thread there accepts. `answers`: it answers the first question of each connection.
+    Handed { threads: usize, connections: u32, answers: bool },
     /// One thread asks another process, and pauses before each question.
     Rarely { pause: Duration, cost: Cost },
     /// A stream of messages to another process. Each process has this many threads and queues.
@@ -98,8 +98,8 @@ impl Shape {
                 let rate = ask::measure(over()?, way, connections, placement, duration)?;
                 if connections == 1 { 1e6 / rate / 2.0 } else { rate }
             }
-            Shape::Handed { threads, connections } => {
-                handed::measure(over()?, threads, connections, duration)?
+            Shape::Handed { threads, connections, answers } => {
+                handed::measure(over()?, (threads, connections, answers), duration)?
             }
             Shape::Rarely { pause, cost } => rarely::measure(over()?, pause, cost, duration)?,
             Shape::Flow { connections, depth, threads, size } => {
@@ -169,8 +169,9 @@ impl fmt::Display for Shape {
             Shape::Ask { way, connections, .. } => {
                 write!(f, "{connections} asked, epoll, {way}")
             }
-            Shape::Handed { threads, connections } => {
-                write!(f, "{connections} handed to {}", of(threads))
+            Shape::Handed { threads, connections, answers } => {
+                let when = if answers { " after an answer" } else { "" };
+                write!(f, "{connections} handed to {}{when}", of(threads))
             }
             Shape::Rarely { pause, cost } => {
                 let what = match cost {
