@@ -49,17 +49,17 @@ pub struct SocketHandle {
 
 impl SocketHandle {
     pub(crate) fn new(context: Arc<Context>, id: SockId) -> SocketHandle {
-        SocketHandle::with(Home { context, id }, None)
+        SocketHandle::with(Residence::new(Home { context, id }), None)
     }
 
     /// The handle of a connection that an accept's event carries.
     pub(crate) fn accepted(context: Arc<Context>, id: SockId, taken: Claim) -> SocketHandle {
-        SocketHandle::with(Home { context, id }, Some(taken))
+        SocketHandle::with(Residence::accepted(Home { context, id }), Some(taken))
     }
 
-    fn with(at: Home, taken: Option<Claim>) -> SocketHandle {
+    fn with(residence: Residence, taken: Option<Claim>) -> SocketHandle {
         SocketHandle {
-            residence: Residence::new(at, taken.is_some()),
+            residence,
             taken,
             user_data: AtomicU64::new(0),
             listens: AtomicBool::new(false),

@@ -50,35 +50,39 @@ pub(super) struct Home {
 pub(super) struct Residence {
     /// The place where the socket was made.
     made: Home,
-    /// An accept has brought the socket, with its connection.
-    accepted: bool,
-    /// The place where its first connect was begun. Written under the engine's lock of `made`.
-    dialed: OnceLock<Home>,
+    /// The place where its connection began: with its first connect, or with the accept that has brought
+    /// the socket. None: it has no connection. Written under the engine's lock of `made`.
+    began: OnceLock<Home>,
     /// The home of its connection. None until an operation has chosen it. Written under the engine's lock
     /// of the place before.
     home: OnceLock<Home>,
     /// Operations that have named a queue of the shard where the connection is, while there was no home.
     own_posts: AtomicU32,
     /// Operations that have named a queue of another shard, while there was no home.
-    strange_posts: AtomicU32,
+    foreign_posts: AtomicU32,
 }
 
 impl Residence {
-    pub(super) fn new(made: Home, accepted: bool) -> Residence {
+    /// Of a socket without a connection.
+    pub(super) fn new(made: Home) -> Residence {
         Residence {
             made,
-            accepted,
-            dialed: OnceLock::new(),
+            began: OnceLock::new(),
             home: OnceLock::new(),
             own_posts: AtomicU32::new(0),
-            strange_posts: AtomicU32::new(0),
+            foreign_posts: AtomicU32::new(0),
         }
+    }
+
+    /// Of a socket that an accept brings, with its connection.
+    pub(super) fn accepted(made: Home) -> Residence {
+        Residence { began: made.clone().into(), ..Residence::new(made) }
     }
 
     /// Where the socket lives now.
     #[inline]
     pub(super) fn place(&self) -> &Home {
-        self.home.get().or_else(|| self.dialed.get()).unwrap_or(&self.made)
+        self.home.get().or_else(|| self.began.get()).unwrap_or(&self.made)
     }
 
     /// True if the socket lives at this place still.
@@ -89,7 +93,7 @@ impl Residence {
 
     /// True if the socket is connected, or connects.
     pub(super) fn is_connected(&self) -> bool {
-        self.home.get().is_some() || self.accepted || self.dialed.get().is_some()
+        self.began.get().is_some()
     }
 
     /// The home of the connection. None: no operation has chosen it.
@@ -122,7 +126,7 @@ impl Residence {
         let there = queue.shard().context().filter(|there| !Arc::ptr_eq(there, &self.made.context));
         let _one = there.is_some().then(|| MOVES.lock());
         self.made.context.look(|engine| {
-            self.dialed.get_or_init(|| {
+            self.began.get_or_init(|| {
                 let moved =
                     there.and_then(|there| Some((there, engine.sockets.take_fresh(self.made.id)?)));
                 match moved {
@@ -159,7 +163,7 @@ impl Residence {
             }
             return;
         };
-        if !tries(self.strange_posts.fetch_add(1, Ordering::Relaxed)) {
+        if !tries(self.foreign_posts.fetch_add(1, Ordering::Relaxed)) {
             return;
         }
         if !self.try_move(at, there) {
