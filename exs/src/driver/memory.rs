@@ -21,13 +21,8 @@ pub(crate) struct MemoryWindow {
     mr: Key,
 }
 
-/// A window of a connection between two RNICs.
-pub(super) struct MovingWindow {
-    key: Key,
-    addr: u64,
-    len: u64,
-    access: Access,
-}
+/// A window of a connection between two RNICs: its key, and what it granted to the peer.
+pub(super) type MovingWindow = (Key, Grant);
 
 /// The keys, and the work that depends on them.
 pub(crate) struct Memory {
@@ -188,9 +183,7 @@ impl<L: Link> Driver<L> {
     pub(super) fn take_windows(&mut self, windows: &[MemoryWindow]) -> Vec<MovingWindow> {
         let take = |window: &MemoryWindow| {
             self.memory.uncount_window(window.mr);
-            let grant = self.memory.keys.take(window.key)?;
-            let (addr, len) = (grant.segment.addr(), grant.segment.len() as u64);
-            Some(MovingWindow { key: window.key, addr, len, access: grant.access })
+            Some((window.key, self.memory.keys.take(window.key)?))
         };
         windows.iter().filter_map(take).collect()
     }
@@ -199,12 +192,13 @@ impl<L: Link> Driver<L> {
     pub(super) fn open_moved(
         &mut self,
         qp: Qp,
-        window: &MovingWindow,
+        (key, before): &MovingWindow,
         mr: Option<Mr>,
     ) -> Result<(), RnicError> {
-        let MovingWindow { key, addr, len, access } = *window;
+        let key = *key;
         let mr = mr.ok_or(RnicError::NoSuch { what: "memory region for window", id: key })?;
-        let grant = self.grant_window(qp, mr, (addr, len), access)?;
+        let part = (before.segment.addr(), before.segment.len() as u64);
+        let grant = self.grant_window(qp, mr, part, before.access)?;
         if !self.memory.keys.insert_issued(key, grant) {
             return Err(RnicError::Unsupported("hand-over of a window whose key is in use"));
         }

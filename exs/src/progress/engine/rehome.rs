@@ -119,14 +119,13 @@ impl Engine {
         let at = there.devices.place_of(here.transport, here.name())?;
         let group = here.domain(place.domain)?.1.group();
         let device = &mut there.devices[at];
-        let domain = device.enter(group.as_deref())?;
         let session = self.sockets[id.index].session.as_ref();
         let key = session.and_then(|s| s.ring_key());
         if key.is_some_and(|key| !device.rnic.is_key_free(key)) {
             // Keys are random, so this happens to one connection of many thousands at most.
-            device.leave(domain);
             return Err(RnicError::Unsupported("hand-over of a window whose key is in use"));
         }
+        let domain = device.enter(group.as_deref())?;
         let memory = session.and_then(|s| s.ring_memory());
         let ring = memory.map(|ring| device.reg_mr(domain, &ring.seg, Access::LOCAL)).transpose();
         let ring = ring.inspect_err(|_| device.leave(domain))?;
