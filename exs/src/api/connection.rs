@@ -12,8 +12,8 @@ impl Socket {
     /// A connect that fails or is cancelled leaves the socket as it was: it may be used for another
     /// attempt. [`Options::connect_timeout`](crate::Options) limits its time.
     ///
-    /// The connection lives in the shard of `queue` ([`EventQueue::shard`]). If the first operation on it
-    /// names a queue of another shard, it goes there, except over RDMA devices.
+    /// The connection lives in the shard of `queue` ([`EventQueue::shard`]). If one of the first operations on
+    /// it names a queue of another shard, it goes there, except over RDMA devices.
     ///
     /// ```
     #[doc = include_str!("examples/streams.txt")]
@@ -42,8 +42,8 @@ impl Socket {
     /// were posted, and to the shards in turn. A cancelled accept takes no connection: the next one
     /// does. A connection lives in the shard of the queue that its accept names
     /// ([`EventQueue::shard`]), so threads that accept from one listener, each with a queue of its own,
-    /// share nothing afterwards. If the first operation on it names a queue of another shard, it goes
-    /// there, so one thread may accept for others. By RDMA devices it lives in the shard of the listener,
+    /// share nothing afterwards. If one of the first operations on it names a queue of another
+    /// shard, it goes there, so one thread may accept for others. By RDMA devices it lives in the shard of the listener,
     /// and stays there. A connection that no program takes, as its event is dropped, is reset.
     ///
     /// ```

@@ -1,5 +1,5 @@
-//! Connections that one thread accepts and another one serves: each goes to the shard of the queue that
-//! is named with it first.
+//! Connections that one thread accepts and another one serves: each goes to the shard of a queue that
+//! one of its first operations names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
