@@ -76,6 +76,23 @@ fn connections_that_one_thread_accepts_for_others() {
 }
 
 #[test]
+fn connections_of_a_pool() {
+    let wanted: Vec<_> = [(8, 2), (32, 8), (128, 32)]
+        .into_iter()
+        .flat_map(|(connections, threads)| {
+            let of = |how| format!("{connections} in a pool of {threads} threads, {how}");
+            let [blocking, queues] = ["blocking", "by queues"].map(of);
+            [
+                over(&["tcp"], &blocking, "-"),
+                over(&EXS, &blocking, "tcp"),
+                over(&EXS, &queues, "tcp"),
+            ]
+        })
+        .collect();
+    assert_rows(rows("pooled", &[]), &wanted);
+}
+
+#[test]
 fn pairs_of_threads() {
     let found = rows("pairs", &["--pairs=1,3"]);
     let beside_tcp = |tcp: &str, shape: &str| [over(&["tcp"], tcp, "-"), over(&EXS, shape, "tcp")];

@@ -153,8 +153,8 @@ pub(crate) struct Memcpy {
 
 #[derive(Args, Debug)]
 pub(crate) struct Cores {
-    /// Only the rows whose group has a name that begins so: own, pairs, half-trip, rarely, server,
-    /// many, connects, idle, or longer, as own-64, pairs-8, many-1m, connects-at-once, idle-queues
+    /// Only the rows whose group has a name that begins so: own, pairs, handed, pooled, half-trip,
+    /// rarely, server, many, connects, idle, or longer, as own-64, pairs-8, many-1m, connects-at-once, idle-queues
     #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Small numbers and short runs, which show that everything works and measure nothing

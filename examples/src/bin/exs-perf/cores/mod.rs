@@ -12,6 +12,7 @@
 //!   wait in epoll: for the descriptor of the event queue, or for those of the sockets (`loops`); on
 //!   one core, or on two (`placement`).
 //! - `handed`: the server has one thread that accepts, and several that serve what it has accepted.
+//! - `pooled`: threads take connections from a pool, ask on one at a time, and put it back.
 //! - `rarely`: a thread asks a server in another process now and then, with calls that block.
 //! - many connections that carry a stream: the bandwidth test of exs-perf, with two threads.
 //! - `connects`: connections made, used and closed; one after the other, all at once, and with
@@ -30,6 +31,7 @@ mod own;
 mod pairs;
 mod placement;
 mod plan;
+mod pooled;
 mod queued_pairs;
 mod rarely;
 mod report;

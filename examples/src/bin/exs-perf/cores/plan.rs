@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::carrier::Carrier;
 use super::loops::Way;
 use super::placement::Placement;
+use super::pooled::Waiting;
 use super::rarely::Cost;
 use super::sample::Subject;
 use super::shape::Shape;
@@ -19,6 +20,10 @@ const IN_FLIGHT: usize = 256 << 20;
 const WORKERS: u32 = 2;
 /// Connections of each, and whether the one that accepts answers first.
 const HANDED: [(u32, bool); 4] = [(1, false), (8, false), (8, true), (64, false)];
+
+/// Threads that share a pool of connections, and connections for each.
+const POOLED: [usize; 3] = [2, 8, 32];
+const POOLED_EACH: u32 = 4;
 
 /// Pauses between the questions of a thread that asks rarely.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(20)];
@@ -136,6 +141,7 @@ impl Scope {
         groups.extend(self.pairs.iter().map(|&pairs| self.pairs(pairs)));
         groups.extend(self.pairs.iter().map(|&pairs| self.queued_pairs(pairs)));
         groups.push(self.handed());
+        groups.push(self.pooled());
         groups.push(self.half_trip());
         groups.push(self.rarely());
         groups.push(self.server());
@@ -227,6 +233,24 @@ impl Scope {
                 let (threads, connections) = (WORKERS as usize, WORKERS * each);
                 let subject = over(carrier, Shape::Handed { threads, connections, answers });
                 group.row(subject, self.with_tcp(subject), None);
+            }
+        }
+        group
+    }
+
+    /// Plain TCP has no queues: its threads make calls that block.
+    fn pooled(&self) -> Group {
+        let mut group = Group::new("pooled");
+        for threads in POOLED {
+            let connections = u32::try_from(threads).unwrap_or(u32::MAX) * POOLED_EACH;
+            let of = |waiting| Shape::Pooled { threads, connections, waiting };
+            let blocking = |carrier| over(carrier, of(Waiting::Blocks));
+            for &carrier in &self.carriers {
+                group.row(blocking(carrier), self.with_tcp(blocking(carrier)), None);
+                if carrier != Carrier::Tcp {
+                    let compared = self.with_tcp(blocking(carrier));
+                    group.row(over(carrier, of(Waiting::AtQueue)), compared, None);
+                }
             }
         }
         group

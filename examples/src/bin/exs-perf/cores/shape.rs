@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::carrier::Carrier;
 use super::loops::Way;
 use super::placement::Placement;
+use super::pooled::Waiting;
 use super::rarely::Cost;
-use super::{ask, connects, copies, handed, memory, own, pairs, queued_pairs, rarely};
+use super::{ask, connects, copies, handed, memory, own, pairs, pooled, queued_pairs, rarely};
 use crate::client;
 use crate::job::{Job, Test};
 
@@ -33,6 +34,8 @@ pub(super) enum Shape {
     /// As many threads ask another process as serve there, each at one place for all of its connections.
     /// One more thread there accepts. `answers`: it answers the first question of each connection.
     Handed { threads: usize, connections: u32, answers: bool },
+    /// Threads ask another process on the connections of a pool, each on one at a time.
+    Pooled { threads: usize, connections: u32, waiting: Waiting },
     /// One thread asks another process, and pauses before each question.
     Rarely { pause: Duration, cost: Cost },
     /// A stream of messages to another process. Each process has this many threads and queues.
@@ -100,6 +103,9 @@ impl Shape {
             }
             Shape::Handed { threads, connections, answers } => {
                 handed::measure(over()?, (threads, connections, answers), duration)?
+            }
+            Shape::Pooled { threads, connections, waiting } => {
+                pooled::measure(over()?, (threads, connections, waiting), duration)?
             }
             Shape::Rarely { pause, cost } => rarely::measure(over()?, pause, cost, duration)?,
             Shape::Flow { connections, depth, threads, size } => {
@@ -172,6 +178,9 @@ impl fmt::Display for Shape {
             Shape::Handed { threads, connections, answers } => {
                 let when = if answers { " after an answer" } else { "" };
                 write!(f, "{connections} handed to {}{when}", of(threads))
+            }
+            Shape::Pooled { threads, connections, waiting } => {
+                write!(f, "{connections} in a pool of {}, {waiting}", of(threads))
             }
             Shape::Rarely { pause, cost } => {
                 let what = match cost {
