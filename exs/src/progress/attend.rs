@@ -5,7 +5,7 @@
 //! takes two switches of threads more than the kernel needs. So such a thread attends its
 //! connection. It sleeps on the connection's own descriptor, and runs the engine for messages that
 //! came there. The background thread then leads for all other connections. A thread that waits at a queue
-//! of the program may do the same (`attend_from_queue`).
+//! of the program may do the same (`wait_for_one`).
 //!
 //! Without a device the engine lends the connection to a thread that waits for a small message
 //! ([`LoanCell`]). Such a thread comes back to the engine only if something else comes.
@@ -30,7 +30,7 @@ use super::passing::PassingRecv;
 use super::queue::QueueCore;
 use super::room::{Room, Slept, not_yet};
 use super::spin::{LOOKS, NOBODY};
-use super::wait::{Waited, io_error};
+use super::wait::{WaitEnd, Waited, io_error};
 use super::waiter::{Waiter, waiter};
 use crate::rnic::{AttendedBlock, AttendedWait, Ready};
 use crate::session::VisitRead;
@@ -52,7 +52,7 @@ struct AttendedQueue<'a> {
     queue: &'a QueueCore,
     id: SockId,
     waiter: &'a Arc<Waiter>,
-    deadline: Option<Time>,
+    end: WaitEnd<'a>,
     /// Signals that the thread lets in only while it sleeps. None: it holds no signals back.
     held: Option<&'a HeldSignals>,
     room: Room,
@@ -101,7 +101,7 @@ impl Context {
             return Ok(Awaited::There);
         }
         let held = exact.then(HeldSignals::new);
-        self.attend_enlisted(queue, id, deadline, held.as_ref())
+        self.attend_enlisted(queue, id, WaitEnd::at(deadline), held.as_ref())
     }
 
     /// Attends the connection, on the queue's list of waiters.
@@ -109,12 +109,12 @@ impl Context {
         &self,
         queue: &QueueCore,
         id: SockId,
-        deadline: Option<Time>,
+        end: WaitEnd<'_>,
         held: Option<&HeldSignals>,
     ) -> Result<Awaited, Error> {
         self.enlisted(queue, 1, |waiter| {
             let (room, passing) = (Room::take(), None);
-            let mut wait = AttendedQueue { queue, id, waiter, deadline, held, room, passing };
+            let mut wait = AttendedQueue { queue, id, waiter, end, held, room, passing };
             self.attend(&mut wait, None)
         })
     }
@@ -142,9 +142,9 @@ impl Context {
             Some(LentRead { room, result, .. }) => (room, Some(result)),
             None => (Room::take(), None),
         };
-        let (deadline, held) = (None, None);
+        let (end, held) = (WaitEnd::at(None), None);
         let passing = Some(Passing { to, len: 0, loan });
-        let mut wait = AttendedQueue { queue, id, waiter: &waiter, deadline, held, room, passing };
+        let mut wait = AttendedQueue { queue, id, waiter: &waiter, end, held, room, passing };
         let ended = self.attend(&mut wait, begun);
         if let Some(Passing { len: len @ 1.., .. }) = wait.passing {
             return Ok(len);
@@ -296,9 +296,11 @@ impl AttendedQueue<'_> {
         engine.run_attended(self.id, end, now, Some(&mut read));
     }
 
-    /// True if the event is there, or bytes have passed.
+    /// True if the event is there, or bytes have passed, or another thread has called this one back.
     fn is_over(&self) -> bool {
-        !self.queue.is_empty() || self.passing.as_ref().is_some_and(|passing| passing.len > 0)
+        !self.queue.is_empty()
+            || self.end.is_called_back()
+            || self.passing.as_ref().is_some_and(|passing| passing.len > 0)
     }
 
     fn pass(&self) -> PassWait {
@@ -337,7 +339,7 @@ impl AttendedQueue<'_> {
             Some(ended.map(|()| Awaited::CannotAttend).map_err(Error::Op))
         } else if self.cannot_pass(engine) {
             end.or(Some(Ok(Awaited::CannotAttend)))
-        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
+        } else if self.end.deadline.is_some_and(|deadline| deadline <= now) {
             end.or(Some(Ok(Awaited::TimedOut)))
         } else {
             end
@@ -414,7 +416,7 @@ impl AttendedQueue<'_> {
     fn block(&self, slept: Option<&Slept>) -> AttendedBlock {
         let found_nothing = matches!(slept, Some(Slept::Read(Err(_))));
         let only_message = self.queue.serves_calls() && self.held.is_none();
-        match only_message && self.deadline.is_none() && !found_nothing {
+        match only_message && self.end.deadline.is_none() && !found_nothing {
             true => AttendedBlock::Read,
             false => AttendedBlock::Poll,
         }
@@ -469,7 +471,7 @@ impl AttendedQueue<'_> {
     }
 
     fn sleep_in_poll(&self, sleep: &AttendedWait, now: Time) -> Result<Ready, Error> {
-        let left = self.deadline.map(|deadline| deadline.since(now));
+        let left = self.end.deadline.map(|deadline| deadline.since(now));
         match sleep {
             AttendedWait::Ready | AttendedWait::Stream(_) => Ok(Ready::default()),
             AttendedWait::Descriptor { fd, write } => {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::alone::Ticks;
-use super::companions;
+use super::companions::{self, ShardUse};
 use super::context::Context;
 use super::engine::{Parcel, SockId, Watch};
 use super::lead::Lead;
@@ -32,7 +32,7 @@ impl Context {
     /// thread then leads beside it after a tick, and serves the connections without events. A thread
     /// that sends on kernel sockets leads now and then instead: these sends leave in its own calls.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
-        companions::note(self.shard());
+        companions::note(self.shard(), ShardUse::Dequeues);
         let outlook = self.outlook.get();
         if !queue.is_empty() && outlook.rests(|| self.clock.about()) {
             return;

@@ -3,7 +3,8 @@
 //! A thread that waits leads the shard of its queue. A program with one thread may have queues in
 //! several shards, or operations in one shard that end in a queue of another. Its other shards
 //! would then wait for the background thread's next tick. So a waiting thread also drives, as a
-//! companion, each shard that it has used recently and that no other thread leads.
+//! companion, each shard that it has used recently and that no other thread leads. A thread that waits
+//! for one connection (`wait_for_one`) drives no other shard.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,32 +23,59 @@ use crate::sys::{HeldSignals, wait_any_readable};
 const FORGOTTEN: u32 = 64;
 
 thread_local! {
-    /// The shard that the thread used last, and which it most often uses next.
-    static LAST: Cell<Option<Shard>> = const { Cell::new(None) };
-    /// The shards that the thread has used. The number is the waits for which a shard stays on the
-    /// list.
-    static USED: RefCell<Vec<(Shard, u32)>> = const { RefCell::new(Vec::new()) };
+    /// The last use of a shard by the thread, which most often is the next one, too.
+    static LAST: Cell<Option<(Shard, ShardUse)>> = const { Cell::new(None) };
+    /// The shards that the thread has used.
+    static USED: RefCell<Vec<UsedShard>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that the thread uses a shard: it dequeues there, or it has posted an operation there that
-/// ends in a queue of another shard.
+/// How a thread uses a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ShardUse {
+    /// It dequeues there.
+    Dequeues,
+    /// It has posted an operation there that ends in a queue of another shard.
+    Posts,
+}
+
+/// A shard on a thread's list.
+struct UsedShard {
+    shard: Shard,
+    /// The waits for which the shard stays on the list.
+    left: u32,
+    /// The waits for which the thread counts as one that dequeues there.
+    dequeues: u32,
+}
+
+/// Notes that the thread uses a shard.
 #[inline]
-pub(super) fn note(shard: Shard) {
+pub(super) fn note(shard: Shard, how: ShardUse) {
+    let last = Some((shard, how));
     // A thread that ends has no locals any more, and drives only its own shard.
-    if LAST.try_with(|last| last.replace(Some(shard))) != Ok(Some(shard)) {
-        note_other(shard);
+    if LAST.try_with(|cell| cell.replace(last)) != Ok(last) {
+        note_other(shard, how);
     }
 }
 
 #[cold]
-fn note_other(shard: Shard) {
+fn note_other(shard: Shard, how: ShardUse) {
     let _ = USED.try_with(|used| {
         let mut used = used.borrow_mut();
-        match used.iter_mut().find(|(s, _)| *s == shard) {
-            Some((_, left)) => *left = FORGOTTEN,
-            None => used.push((shard, FORGOTTEN)),
+        let at = used.iter().position(|used| used.shard == shard).unwrap_or_else(|| {
+            used.push(UsedShard { shard, left: 0, dequeues: 0 });
+            used.len() - 1
+        });
+        used[at].left = FORGOTTEN;
+        if how == ShardUse::Dequeues {
+            used[at].dequeues = FORGOTTEN;
         }
     });
+}
+
+/// True if the thread also dequeues in other shards than `own`.
+pub(super) fn dequeues_elsewhere(own: Shard) -> bool {
+    let elsewhere = |used: &UsedShard| used.shard != own && used.dequeues > 0;
+    USED.try_with(|used| used.borrow().iter().any(elsewhere)).unwrap_or(false)
 }
 
 /// The shards besides `own` that the thread has used in its last [`FORGOTTEN`] waits. The thread is
@@ -56,15 +84,17 @@ fn companions(own: Shard) -> Vec<&'static Arc<Context>> {
     let companions = USED.try_with(|used| {
         let mut used = used.borrow_mut();
         // The usual case: the thread has used only its own shard.
-        if used.iter().all(|(shard, _)| *shard == own) {
+        if used.iter().all(|used| used.shard == own) {
             return Vec::new();
         }
-        used.retain_mut(|(shard, left)| {
-            *left -= u32::from(*shard != own);
-            *left > 0
+        used.retain_mut(|used| {
+            let waits = u32::from(used.shard != own);
+            used.left -= waits;
+            used.dequeues = used.dequeues.saturating_sub(waits);
+            used.left > 0
         });
-        let others = used.iter().filter(|(shard, _)| *shard != own);
-        others.filter_map(|(shard, _)| shard.context()).collect()
+        let others = used.iter().filter(|used| used.shard != own);
+        others.filter_map(|used| used.shard.context()).collect()
     });
     companions.unwrap_or_default()
 }
@@ -96,11 +126,6 @@ impl Companions {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// True if there is no other one than `shard`.
-    pub(super) fn are_only(&self, shard: Shard) -> bool {
-        self.0.iter().all(|companion| companion.context.shard() == shard)
     }
 
     /// Runs the engine of each shard. Takes the lead where it is free, and leaves it where another
@@ -191,22 +216,43 @@ mod sleeper;
 mod tests {
     use super::*;
 
+    use ShardUse::{Dequeues, Posts};
+
     fn used() -> Vec<(usize, u32)> {
-        USED.with_borrow(|used| used.iter().map(|(s, left)| (s.index(), *left)).collect())
+        USED.with_borrow(|used| used.iter().map(|used| (used.shard.index(), used.left)).collect())
     }
 
     #[test]
     fn a_shard_is_forgotten_after_waits_without_use() {
         let (a, b) = (Shard::at(1000), Shard::at(1001));
         for shard in [a, b, b, a] {
-            note(shard);
+            note(shard, Dequeues);
         }
         assert_eq!(used(), [(1000, FORGOTTEN), (1001, FORGOTTEN)]);
         companions(a);
         assert_eq!(used(), [(1000, FORGOTTEN), (1001, FORGOTTEN - 1)], "the own shard stays");
-        note(b);
+        note(b, Dequeues);
         assert_eq!(used(), [(1000, FORGOTTEN), (1001, FORGOTTEN)]);
         (0..FORGOTTEN).for_each(|_| drop(companions(a)));
         assert_eq!(used(), [(1000, FORGOTTEN)]);
+    }
+
+    #[test]
+    fn a_thread_that_posts_in_a_shard_does_not_dequeue_there() {
+        let (own, other) = (Shard::at(1000), Shard::at(1001));
+        note(own, Dequeues);
+        note(other, Posts);
+        assert!(!dequeues_elsewhere(own) && dequeues_elsewhere(other));
+        note(other, Dequeues);
+        assert!(dequeues_elsewhere(own));
+        // It posts there on, and has ceased to dequeue.
+        for _ in 0..FORGOTTEN {
+            assert!(dequeues_elsewhere(own));
+            note(other, Posts);
+            companions(own);
+            note(own, Dequeues);
+        }
+        assert!(!dequeues_elsewhere(own));
+        assert_eq!(used().len(), 2);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Error;
 use super::call::{Call, Deferred, Ringing};
-use super::companions;
+use super::companions::{self, ShardUse};
 use super::devices::Devices;
 use super::drive::Drive;
 use super::engine::{
@@ -253,7 +253,7 @@ impl Context {
             self.write_deferred(deferred);
         }
         if crosses {
-            companions::note(self.shard);
+            companions::note(self.shard, ShardUse::Posts);
         }
         result
     }
@@ -374,6 +374,14 @@ impl Context {
         queue.push(event, &mut wake);
         for w in &wake {
             self.lead.wake_waiter(w);
+        }
+    }
+
+    /// Wakes the threads that wait at a queue, whatever comes.
+    #[cold]
+    pub(super) fn wake_waiters(&self, queue: &QueueCore) {
+        for waiter in queue.waiters() {
+            self.lead.wake_waiter(&waiter);
         }
     }
 

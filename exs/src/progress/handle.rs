@@ -150,7 +150,9 @@ impl SocketHandle {
         let settled = self.residence.home();
         let Home { context, id } = settled.unwrap_or_else(|| self.residence.place());
         let entry = Entry::Post(queue.shard_beside(context.shard()));
-        queue.note_post((context.shard(), *id));
+        if queue.note_post((context.shard(), *id)) {
+            context.wake_waiters(queue);
+        }
         match settled {
             Some(_) => context.enter(entry, |e, call| f(self.recalled(e, *id, call), *id, call)),
             None => self.enter_unsettled(entry, f),

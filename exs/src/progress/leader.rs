@@ -164,6 +164,13 @@ impl Leadership {
         !leads && at == self.shard
     }
 
+    /// The number of threads of the program that lead or follow.
+    #[cfg(any(test, feature = "internals"))]
+    pub(super) fn waiting_threads(&self) -> usize {
+        let st = self.lock();
+        usize::from(st.lead == Lead::Application) + st.followers.len()
+    }
+
     /// Rules 1 and 6: takes the lead, or makes the thread a follower. None: the thread follows. `alone`:
     /// the thread will sleep in the reactor of this shard only.
     pub(super) fn lead_or_follow(&self, waiter: &Arc<Waiter>, alone: bool) -> Option<TakenLead> {

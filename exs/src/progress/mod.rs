@@ -28,7 +28,6 @@
 
 mod alone;
 mod attend;
-mod attend_from_queue;
 mod background;
 mod branches;
 pub(crate) mod busy;
@@ -79,6 +78,7 @@ mod tasks;
 mod ticks;
 mod values;
 mod wait;
+mod wait_for_one;
 mod waiter;
 
 pub use crate::session::Standing;
@@ -123,7 +123,7 @@ pub(crate) use shards::{
     of_new_socket as shard_of_new_socket, of_next_accept as shard_of_next_accept,
 };
 #[cfg(any(test, feature = "internals"))]
-pub use shards::{attending_threads, leading_threads, limit_shards};
+pub use shards::{attending_threads, leading_threads, limit_shards, waiting_threads};
 pub use stats::directories as stats_directories;
 #[cfg(feature = "metrics")]
 pub(crate) use stats::{Totals, totals as stats_totals};

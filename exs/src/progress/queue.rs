@@ -18,7 +18,8 @@ use super::waiter::Waiter;
 use super::{Error, QueueOptions, WaitPolicy};
 use crate::sys::{EventFd, cold_path};
 
-use self::connection::ConnectionCell;
+pub(in crate::progress) use self::connection::Away;
+use self::connection::QueueConnections;
 pub(in crate::progress) use self::fd::DriveFds;
 pub use self::fd::FdUse;
 use self::fd::Signal;
@@ -58,10 +59,7 @@ pub struct QueueCore {
     handed: AtomicUsize,
     depth: AtomicUsize,
     pace: Pace,
-    /// The connection of the last post.
-    latest: ConnectionCell,
-    /// The connection that a thread which waits here attends.
-    attended: ConnectionCell,
+    connections: QueueConnections,
     /// The eventfd for a program that waits by epoll(7) or a similar call.
     fd: EventFd,
     /// What the program polls. Empty: this does not drive the shard.
@@ -105,8 +103,7 @@ impl QueueCore {
             handed: AtomicUsize::new(0),
             depth: AtomicUsize::new(opts.depth),
             pace: Pace::new(opts.wait),
-            latest: ConnectionCell::default(),
-            attended: ConnectionCell::default(),
+            connections: QueueConnections::default(),
             fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
             drive: OnceLock::new(),
             serves,
@@ -181,7 +178,7 @@ impl QueueCore {
     pub fn outstanding(&self) -> usize {
         // In this order of reads the result can be too large, but never less than 0.
         let freed = self.freed();
-        self.booked.load(Ordering::Relaxed).wrapping_sub(freed)
+        self.booked.load(Ordering::SeqCst).wrapping_sub(freed)
     }
 
     /// The places that came free again: at least those at the time of the call.
@@ -223,10 +220,11 @@ impl QueueCore {
             }
             let places = most.min(room);
             let next = booked.wrapping_add(places);
+            // A thread that waits in another shard must see the place, or is called back (`AwayThreads`).
             let book = self.booked.compare_exchange_weak(
                 booked,
                 next,
-                Ordering::AcqRel,
+                Ordering::SeqCst,
                 Ordering::Relaxed,
             );
             if book.is_ok() {

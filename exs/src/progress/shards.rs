@@ -235,6 +235,15 @@ pub fn leading_threads() -> usize {
     all().filter(|context| context.lead.lead() == super::lead::Lead::Application).count()
 }
 
+/// The number of threads of the program that lead, follow or attend in this shard: for tests.
+#[cfg(any(test, feature = "internals"))]
+pub fn waiting_threads(shard: Shard) -> usize {
+    let waiting = |context: &Arc<Context>| {
+        context.lead.waiting_threads() + context.look(|engine| engine.sockets.attending_threads())
+    };
+    shard.context().map_or(0, waiting)
+}
+
 /// Makes this the only shard of the process: for tests with devices of their own.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use super::companions::Companions;
 use super::context::Context;
 use super::event::RawEvent;
 use super::pace::{AT_HAND, ROUNDS_PER_POLL, Rhythm};
-use super::queue::{QueueCore, Want};
+use super::queue::{Away, QueueCore, Want};
 use super::reactor::Reactor;
 use super::sleep_end::SleepEnd;
 use super::spin::{LOOK, USUAL_TURN};
@@ -41,7 +41,8 @@ pub(super) enum Led {
 pub(crate) enum Waited {
     /// The thread found too few events in the time that it had.
     TooFew,
-    /// The events are in the queue.
+    /// The events are in the queue, unless another thread has taken them or has called this one back from
+    /// another shard. Then the caller must wait again.
     There,
     /// This many events were handed to the caller, past the queue.
     Got(usize),
@@ -60,8 +61,7 @@ pub(super) struct Goal<'a> {
     pub(super) waiter: &'a Arc<Waiter>,
     /// The number of events that ends the wait.
     pub(super) min: usize,
-    /// The end of the wait. None: the wait has no limit.
-    pub(super) deadline: Option<Time>,
+    pub(super) end: WaitEnd<'a>,
     /// Held signals that the thread lets in while it sleeps. None: it holds no signals.
     pub(super) held: Option<&'a HeldSignals>,
     pub(super) rhythm: Rhythm,
@@ -69,7 +69,29 @@ pub(super) struct Goal<'a> {
 
 impl Goal<'_> {
     fn reached(&self) -> bool {
-        self.queue.len() >= self.min
+        self.queue.len() >= self.min || self.end.is_called_back()
+    }
+}
+
+/// What ends a wait whose events do not come.
+#[derive(Clone, Copy)]
+pub(super) struct WaitEnd<'a> {
+    /// None: the wait has no limit.
+    pub(super) deadline: Option<Time>,
+    /// The thread waits in another shard than its queue, where others call it back.
+    pub(super) away: Option<&'a Away<'a>>,
+}
+
+impl WaitEnd<'_> {
+    /// For a thread that waits in the shard of its queue.
+    pub(super) fn at(deadline: Option<Time>) -> WaitEnd<'static> {
+        WaitEnd { deadline, away: None }
+    }
+
+    /// Another thread wants this one in the shard of its queue.
+    #[inline]
+    pub(super) fn is_called_back(&self) -> bool {
+        self.away.is_some_and(Away::is_called_back)
     }
 }
 
@@ -96,6 +118,12 @@ impl Context {
                 None => self.glance(queue, want),
             };
         }
+        if min == 1
+            && let Some((home, id)) = self.elsewhere(queue)
+            && let Some(waited) = home.wait_away(queue, id, timeout, exact)?
+        {
+            return Ok(waited);
+        }
         self.reliance.note_wait();
         let mut held = None;
         if exact {
@@ -120,7 +148,7 @@ impl Context {
             }
         }
         Context::end_attendance(queue);
-        self.wait_here(queue, min, deadline, held.as_ref())
+        self.wait_here(queue, min, WaitEnd::at(deadline), held.as_ref())
     }
 
     /// Runs `wait` while the thread is on the queue's list of waiters, for `min` events. It sleeps in this
@@ -142,16 +170,16 @@ impl Context {
 
     /// Leads or follows, on the queue's list of waiters.
     #[inline(never)]
-    fn wait_here(
+    pub(super) fn wait_here(
         &self,
         queue: &QueueCore,
         min: usize,
-        deadline: Option<Time>,
+        end: WaitEnd<'_>,
         held: Option<&HeldSignals>,
     ) -> Result<Waited, Error> {
         let there = self.enlisted(queue, min, |waiter| {
             let rhythm = self.attention.rhythm(self.clock.about());
-            self.wait_enlisted(&Goal { queue, waiter, min, deadline, held, rhythm })
+            self.wait_enlisted(&Goal { queue, waiter, min, end, held, rhythm })
         });
         there.map(Waited::of)
     }
@@ -209,14 +237,17 @@ impl Context {
 
     #[inline(never)]
     fn wait_enlisted(&self, goal: &Goal<'_>) -> Result<bool, Error> {
-        let Goal { queue, waiter, min, deadline, held, .. } = *goal;
+        let Goal { waiter, end, held, .. } = *goal;
         let mut aside = false;
-        let mut companions = Companions::of_thread(self.shard());
+        let mut companions = match end.away {
+            Some(_) => Companions::default(),
+            None => Companions::of_thread(self.shard()),
+        };
         loop {
-            if queue.len() >= min {
+            if goal.reached() {
                 return Ok(true);
             }
-            let left = deadline.map(|d| d.since(self.now()));
+            let left = end.deadline.map(|d| d.since(self.now()));
             if left == Some(Duration::ZERO) {
                 return Ok(false);
             }
@@ -237,8 +268,8 @@ impl Context {
                 }
                 continue;
             }
-            let there = queue.len() >= min;
-            let slept = if there { Ok(true) } else { waiter.fd.wait_letting_in(left, held) };
+            let slept =
+                if goal.reached() { Ok(true) } else { waiter.fd.wait_letting_in(left, held) };
             waiter.fd.drain();
             self.lead.unfollow(waiter);
             slept.map_err(|e| io_error("ppoll", &e))?;
@@ -290,7 +321,7 @@ impl Context {
     pub(super) fn led(&self, goal: &Goal<'_>, foreign: u32) -> Option<Led> {
         if goal.reached() {
             Some(Led::Done)
-        } else if goal.deadline.is_some_and(|d| d <= self.now()) {
+        } else if goal.end.deadline.is_some_and(|d| d <= self.now()) {
             Some(Led::TimedOut)
         } else if foreign >= FOREIGN_TURNS {
             Some(Led::StepAside)
@@ -309,7 +340,7 @@ impl Context {
         debug_assert!(goal.waiter.leading.load(Ordering::SeqCst), "a leader sleeps here");
         let begun = self.now();
         let slept =
-            self.sleep_until(goal.deadline, goal.held, reactor, companions, || goal.reached());
+            self.sleep_until(goal.end.deadline, goal.held, reactor, companions, || goal.reached());
         goal.queue.pace().note_sleep(self.now().since(begun), goal.rhythm);
         slept.map_err(|e| io_error("epoll_wait", &e))
     }

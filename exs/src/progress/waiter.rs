@@ -62,6 +62,11 @@ impl Followers {
         self.0.is_empty()
     }
 
+    #[cfg(any(test, feature = "internals"))]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// True if a thread follows that is not `but`.
     pub(super) fn has_other_than(&self, but: Option<&Arc<Waiter>>) -> bool {
         self.0.iter().any(|w| but.is_none_or(|but| !Arc::ptr_eq(w, but)))

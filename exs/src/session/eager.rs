@@ -300,6 +300,11 @@ impl Session {
         is_stream && self.is_resting() && !self.readable() && self.cfg.recv_timeout.is_none()
     }
 
+    /// The operations that have not ended.
+    pub fn operations(&self) -> usize {
+        self.sender.in_flight() + self.receiver.in_flight() + self.sided.in_flight()
+    }
+
     /// Nothing is under way but this number of receives.
     pub fn has_only_receives(&self, number: usize) -> bool {
         self.receiver.in_flight() == number && self.only_receives()

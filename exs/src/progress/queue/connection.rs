@@ -1,22 +1,24 @@
 //! The connection that a thread attends while it waits at a queue of the program.
 //!
 //! Such a thread can do without the lead if one connection has all operations in flight whose events go
-//! to the queue (`attend_from_queue`). The queue notes the connection of the last post, which most
+//! to the queue (`wait_for_one`). The queue notes the connection of the last post, which most
 //! likely is that one, and the connection that a thread has attended from here. Both are hints: the
 //! engine knows.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{QueueCore, QueueUse};
 use crate::progress::WaitPolicy;
 use crate::progress::engine::SockId;
 use crate::progress::shards::Shard;
+use crate::progress::waiter::Waiter;
 
 /// A connection, and the shard in which it lives.
 pub(in crate::progress) type Connection = (Shard, SockId);
 
 /// A connection, or none.
-pub(super) struct ConnectionCell(AtomicU64);
+struct ConnectionCell(AtomicU64);
 
 /// The bits of a socket's generation and index. The shard has the rest.
 const GENERATION: u32 = 32;
@@ -81,6 +83,47 @@ impl ConnectionCell {
     }
 }
 
+/// The threads that wait for an event of a queue in another shard than the queue's.
+///
+/// Such a thread first says that it is away, and then reads how many operations are in flight at the queue. A
+/// thread that posts first books a place for the event, and then asks whether a thread is away. So either the one
+/// sees the operation, or the other calls it back.
+#[derive(Default)]
+struct AwayThreads {
+    threads: AtomicU32,
+    /// How often they were called back.
+    recalls: AtomicU32,
+}
+
+/// The connections whose operations end in a queue, as the threads that post and wait see them.
+#[derive(Default)]
+pub(super) struct QueueConnections {
+    /// That of the last post.
+    latest: ConnectionCell,
+    /// The one that a thread which waits here attends.
+    attended: ConnectionCell,
+    away: AwayThreads,
+}
+
+/// The calling thread is away while this lives.
+pub(in crate::progress) struct Away<'a> {
+    threads: &'a AwayThreads,
+    recalls: u32,
+}
+
+impl Away<'_> {
+    /// Another thread wants this one in the queue's shard.
+    pub(in crate::progress) fn is_called_back(&self) -> bool {
+        self.threads.recalls.load(Ordering::SeqCst) != self.recalls
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.threads.threads.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl QueueCore {
     /// True if the queue is for the blocking calls of one thread, each of which waits for its own
     /// operation.
@@ -89,10 +132,32 @@ impl QueueCore {
         self.serves == QueueUse::Blocking
     }
 
-    /// An operation of this connection is posted, whose event goes here.
+    /// The calling thread is about to post an operation of this connection, whose event goes here. True: the
+    /// caller must wake the threads that wait here, since some of them are away.
     #[inline]
-    pub(in crate::progress) fn note_post(&self, connection: Connection) {
-        self.latest.set(connection);
+    #[must_use]
+    pub(in crate::progress) fn note_post(&self, connection: Connection) -> bool {
+        self.connections.latest.set(connection);
+        self.connections.away.threads.load(Ordering::SeqCst) > 0 && self.call_back()
+    }
+
+    #[cold]
+    fn call_back(&self) -> bool {
+        self.connections.away.recalls.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// The threads that wait here.
+    pub(in crate::progress) fn waiters(&self) -> Vec<Arc<Waiter>> {
+        self.lock().waiters.clone()
+    }
+
+    /// The calling thread is about to wait in another shard.
+    pub(in crate::progress) fn go_away(&self) -> Away<'_> {
+        let threads = &self.connections.away;
+        let recalls = threads.recalls.load(Ordering::SeqCst);
+        threads.threads.fetch_add(1, Ordering::SeqCst);
+        Away { threads, recalls }
     }
 
     /// The connection that a thread which is about to wait here may attend. None also if the thread must
@@ -100,25 +165,25 @@ impl QueueCore {
     pub(in crate::progress) fn attendable(&self) -> Option<Connection> {
         let policy = self.pace().policy();
         let may = self.serves == QueueUse::Program && policy != WaitPolicy::BusyPoll;
-        self.latest.get().filter(|_| may && !self.has_fd())
+        self.connections.latest.get().filter(|_| may && !self.has_fd())
     }
 
     /// A thread that waits here attends this connection, and most likely comes back to it.
     pub(in crate::progress) fn note_attended(&self, connection: Connection) {
-        self.attended.set(connection);
+        self.connections.attended.set(connection);
     }
 
     /// The connection that a thread has attended from here last, and does not come back to.
     #[inline]
     pub(in crate::progress) fn take_attended(&self) -> Option<Connection> {
-        self.attended.take()
+        self.connections.attended.take()
     }
 
     /// True if a thread that posts an operation of this connection then waits for its event, and attends
     /// the connection meanwhile.
     #[inline]
     pub(in crate::progress) fn attends(&self, connection: Connection) -> bool {
-        self.serves_calls() || self.attended.is(connection)
+        self.serves_calls() || self.connections.attended.is(connection)
     }
 }
 

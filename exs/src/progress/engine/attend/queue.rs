@@ -6,6 +6,13 @@ use crate::progress::engine::{Engine, SockId};
 use crate::progress::queue::QueueCore;
 
 impl Engine {
+    /// True if this connection has as many operations in flight as a queue, so that these are most likely the
+    /// same.
+    pub(in crate::progress) fn has_operations(&self, id: SockId, operations: usize) -> bool {
+        let session = self.sockets.get(id).and_then(|s| s.session.as_ref());
+        session.is_some_and(|session| session.operations() == operations)
+    }
+
     /// True if a thread that waits at a queue may attend this connection: all that is under way there are
     /// receives, as many as the queue has `operations` in flight. So these are most likely the same. If
     /// they are not, the thread learns of the others as they end.
