@@ -124,6 +124,66 @@ fn events_of_other_connections_end_the_wait() {
     }
 }
 
+/// What another thread does while a thread waits.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Posts,
+    Cancels,
+    Signals,
+}
+
+/// Such a thread sleeps in a read of the stream, which no other thread can end.
+#[test]
+fn a_thread_with_a_queue_to_itself_gets_what_other_threads_do() {
+    let _one = alone("a_thread_with_a_queue_to_itself_gets_what_other_threads_do");
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::default()).unwrap();
+    for (transport, act) in BOTH
+        .into_iter()
+        .flat_map(|transport| [Act::Posts, Act::Cancels, Act::Signals].map(|act| (transport, act)))
+    {
+        beside_blocked_threads(transport, || {
+            let ((peer, own), (other, _other_peer)) = (pair(transport), pair(transport));
+            let (queue, before) = (queue(), attending_threads());
+            let (tell, told) = channel();
+            let (name, named) = channel();
+            thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    name.send(pthread_self()).unwrap();
+                    for _ in 0..100 {
+                        post_recv(&own, &queue);
+                        tell.send(received(queue.next().unwrap())).unwrap();
+                    }
+                    post_recv(&own, &queue);
+                    queue.dequeue(1, None)
+                });
+                for n in 0..100 {
+                    peer.blocking().send_all(&[n]).unwrap();
+                    assert_eq!(told.recv().unwrap(), [n], "{transport}");
+                }
+                until_threads_attend(before + 1);
+                match act {
+                    Act::Posts => other.send(&queue, SEND, *b"other").unwrap(),
+                    Act::Cancels => assert_eq!(own.cancel(RECV), 1, "{transport}"),
+                    Act::Signals => {
+                        let thread = named.recv().unwrap();
+                        while !waiter.is_finished() {
+                            // The thread is joined below, so it is still one to be signalled.
+                            pthread_kill(thread, Signal::SIGUSR1).unwrap();
+                            thread::yield_now();
+                        }
+                    }
+                }
+                let end = waiter.join().unwrap().map(|events| events[0].token());
+                match act {
+                    Act::Posts => assert_eq!(end.unwrap(), SEND, "{transport}"),
+                    Act::Cancels => assert_eq!(end.unwrap(), RECV, "{transport}"),
+                    Act::Signals => assert!(matches!(end, Err(Error::Interrupted)), "{end:?}"),
+                }
+            });
+        });
+    }
+}
+
 /// Also if the kernel would go on with a call after the handler (SA_RESTART, which this one has).
 #[test]
 fn a_signal_handler_ends_the_wait() {

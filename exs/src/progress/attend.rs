@@ -32,7 +32,7 @@ use super::room::{Room, Slept, not_yet};
 use super::spin::{LOOKS, NOBODY};
 use super::wait::{WaitEnd, Waited, io_error};
 use super::waiter::{Waiter, waiter};
-use crate::rnic::{AttendedBlock, AttendedWait, Ready};
+use crate::rnic::{ATTENDED_READ_LIMIT, AttendedBlock, AttendedWait, Ready};
 use crate::session::VisitRead;
 use crate::sys::{HeldSignals, SharedWord, wait_ready};
 use crate::time::Time;
@@ -172,7 +172,7 @@ impl Context {
         if !turn {
             engine = self.peek_at_connection(engine, wait);
         }
-        let (mut end, mut how) = (None, wait.block(slept.as_ref()));
+        let (mut end, mut how) = (None, wait.block(slept.as_ref(), self.clock.about()));
         loop {
             let now = self.clock.now_locked(None);
             let runs = turn || slept.is_some();
@@ -413,10 +413,11 @@ impl AttendedQueue<'_> {
 
     /// How the thread blocks first. A read has a time limit of its own. It cannot let signals in, and no
     /// other event ends it.
-    fn block(&self, slept: Option<&Slept>) -> AttendedBlock {
+    fn block(&self, slept: Option<&Slept>, now: Time) -> AttendedBlock {
         let found_nothing = matches!(slept, Some(Slept::Read(Err(_))));
-        let only_message = self.queue.serves_calls() && self.held.is_none();
-        match only_message && self.end.deadline.is_none() && !found_nothing {
+        let only_message = self.queue.is_of_caller() && self.held.is_none();
+        let has_time = self.end.deadline.is_none_or(|d| d.since(now) > 2 * ATTENDED_READ_LIMIT);
+        match only_message && has_time && !found_nothing {
             true => AttendedBlock::Read,
             false => AttendedBlock::Poll,
         }

@@ -2,6 +2,7 @@
 
 mod connection;
 mod fd;
+mod poster;
 mod purpose;
 mod run;
 
@@ -206,6 +207,7 @@ impl QueueCore {
     #[inline]
     pub fn reserve_some(&self, most: usize) -> Result<usize, Error> {
         let limit = self.depth();
+        self.connections.poster.note();
         loop {
             let freed = self.freed();
             let booked = self.booked.load(Ordering::Acquire);

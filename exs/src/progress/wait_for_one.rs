@@ -10,9 +10,10 @@
 //!   attends there. In its own shard nothing would come, and a thread that leads two shards wakes for both.
 //!
 //! The thread may have to wake for other events that come to the queue. So it sleeps in a call that ends
-//! when another thread rings its bell, and never in a read. If another thread posts an operation whose event
-//! goes to the queue, it calls back the threads that wait in other shards: the operation may be one
-//! of a connection in the queue's shard.
+//! when another thread rings its bell, or in a read for 10 ms at most if no other thread has posted operations
+//! for this queue for long (`queue/poster.rs`). If another thread posts an operation whose event goes to the
+//! queue, it calls back the threads that wait in other shards: the operation may be one of a connection in the
+//! queue's shard.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,11 +3,14 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::sys::{SharedStream, SharedWord};
 
 /// The most bytes that a thread reads which waits for a stream.
 pub const ATTENDED_READ: usize = 4 << 10;
+/// The longest wait in such a read.
+pub const ATTENDED_READ_LIMIT: Duration = Duration::from_millis(10);
 
 /// What a thread that attends a connection waits for ([`Rnic::sleep_attended`](super::Rnic)).
 #[derive(Debug)]
@@ -23,7 +26,7 @@ pub enum AttendedWait {
         write: bool,
     },
     /// The peer sends bytes. The thread reads up to [`ATTENDED_READ`] of them itself, in a call that
-    /// waits for them for a limited time. No other thread reads meanwhile.
+    /// waits for them for [`ATTENDED_READ_LIMIT`] at most. No other thread reads meanwhile.
     Stream(Arc<SharedStream>),
     /// The peer changes a word of shared memory.
     Word {

@@ -33,7 +33,10 @@ mod types;
 pub use crate::mem::{Access, Atomics, Key};
 pub use crate::sys::{DeferredEnd, DeferredWrite};
 pub use atomic::check_atomic;
-pub use attend::{ATTENDED_READ, Attended, AttendedBlock, AttendedEnd, AttendedWait, PolledSleep};
+pub use attend::{
+    ATTENDED_READ, ATTENDED_READ_LIMIT, Attended, AttendedBlock, AttendedEnd, AttendedWait,
+    PolledSleep,
+};
 pub use eager::{EagerPayload, EagerRecv, EagerSend};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;

@@ -12,18 +12,17 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::SoftRnic;
 use super::directions::Inbound;
 use super::eager::UnparsedBytes;
 use super::link::{SoftLink, Watched};
 use crate::driver::{Link, Source};
-use crate::rnic::{ATTENDED_READ, Attended, AttendedBlock, AttendedEnd, AttendedWait};
+use crate::rnic::{
+    ATTENDED_READ, ATTENDED_READ_LIMIT, Attended, AttendedBlock, AttendedEnd, AttendedWait,
+};
 use crate::sys::SharedStream;
 
-/// The longest wait in a read.
-const READ_LIMIT: Duration = Duration::from_millis(10);
 /// Sleeps after which the descriptor is made to block. Connections that end before do without these
 /// system calls.
 const YOUNG: u8 = 4;
@@ -113,7 +112,7 @@ impl SoftLink {
             }
             Sleeps::Young(_) => {}
         }
-        let blocks = stream.make_blocking(READ_LIMIT).is_ok();
+        let blocks = stream.make_blocking(ATTENDED_READ_LIMIT).is_ok();
         attendant.sleeps = if blocks { Sleeps::InRead } else { Sleeps::InPoll };
         blocks
     }

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::poster::Poster;
 use super::{QueueCore, QueueUse};
 use crate::progress::WaitPolicy;
 use crate::progress::engine::SockId;
@@ -103,6 +104,7 @@ pub(super) struct QueueConnections {
     /// The one that a thread which waits here attends.
     attended: ConnectionCell,
     away: AwayThreads,
+    pub(super) poster: Poster,
 }
 
 /// The calling thread is away while this lives.
@@ -145,6 +147,12 @@ impl QueueCore {
     fn call_back(&self) -> bool {
         self.connections.away.recalls.fetch_add(1, Ordering::SeqCst);
         true
+    }
+
+    /// True if a thread that waits here may sleep where no other thread can wake it for some milliseconds:
+    /// no other thread is likely to bring about an event here.
+    pub(in crate::progress) fn is_of_caller(&self) -> bool {
+        self.serves_calls() || self.connections.poster.is_caller_alone()
     }
 
     /// The threads that wait here.
