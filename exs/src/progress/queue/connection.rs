@@ -1,9 +1,9 @@
-//! The connection that a thread attends while it waits at a queue of the program.
+//! The connections whose operations end in a queue of the program.
 //!
-//! Such a thread can do without the lead if one connection has all operations in flight whose events go
-//! to the queue (`wait_for_one`). The queue notes the connection of the last post, which most
-//! likely is that one, and the connection that a thread has attended from here. Both are hints: the
-//! engine knows.
+//! If one connection has all operations in flight whose events go to the queue, a thread that waits here
+//! waits for that connection, where it lives (`wait_for_one`). The queue notes the connection of the last
+//! post, which most likely is that one, and the connection that a thread has attended from here. Both are
+//! hints: the engine knows. It also notes whether threads wait for its events in other shards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
