@@ -94,8 +94,7 @@ impl Context {
         let away = queue.go_away();
         let (alone, may_attend) = self.look(|engine| {
             let operations = queue.outstanding();
-            let may_attend = engine.may_attend_at_queue(id, operations);
-            (may_attend || engine.has_operations(id, operations), may_attend)
+            (engine.has_operations(id, operations), engine.may_attend_at_queue(id, operations))
         });
         if !alone {
             return Ok(None);

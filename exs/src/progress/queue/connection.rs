@@ -14,6 +14,7 @@ use crate::progress::WaitPolicy;
 use crate::progress::engine::SockId;
 use crate::progress::shards::Shard;
 use crate::progress::waiter::Waiter;
+use crate::sys::cold_path;
 
 /// A connection, and the shard in which it lives.
 pub(in crate::progress) type Connection = (Shard, SockId);
@@ -140,13 +141,13 @@ impl QueueCore {
     #[must_use]
     pub(in crate::progress) fn note_post(&self, connection: Connection) -> bool {
         self.connections.latest.set(connection);
-        self.connections.away.threads.load(Ordering::SeqCst) > 0 && self.call_back()
-    }
-
-    #[cold]
-    fn call_back(&self) -> bool {
-        self.connections.away.recalls.fetch_add(1, Ordering::SeqCst);
-        true
+        let away = &self.connections.away;
+        let calls_back = away.threads.load(Ordering::SeqCst) > 0;
+        if calls_back {
+            cold_path();
+            away.recalls.fetch_add(1, Ordering::SeqCst);
+        }
+        calls_back
     }
 
     /// True if a thread that waits here may sleep where no other thread can wake it for some milliseconds:
