@@ -82,6 +82,13 @@ fn received(mut event: Event) -> Vec<u8> {
     buffer[..len].to_vec()
 }
 
+/// Waits for two receives, and tells the bytes of each.
+fn tell_two(queue: &EventQueue, tell: &Sender<Vec<u8>>) {
+    for _ in 0..2 {
+        tell.send(received(queue.next().unwrap())).unwrap();
+    }
+}
+
 fn until(what: impl Fn() -> bool) {
     while !what() {
         thread::yield_now();
@@ -128,11 +135,7 @@ fn a_thread_that_posts_calls_it_back() {
         let (tell, told) = channel();
         thread::scope(|scope| {
             post_recv(&socket, &own);
-            scope.spawn(|| {
-                for _ in 0..2 {
-                    tell.send(received(own.next().unwrap())).unwrap();
-                }
-            });
+            scope.spawn(|| tell_two(&own, &tell));
             until_threads_wait([(&home, 1), (&own, 0)]);
             post_recv(&near, &own);
             until_threads_wait([(&home, 0), (&own, 1)]);
@@ -160,11 +163,7 @@ fn threads_wait_side_by_side_where_their_connections_live() {
             let leads = scope.spawn(|| received(own.next().unwrap()));
             until_threads_wait([(&home, 1), (&own, 0)]);
             post_recv(&second, &also_own);
-            scope.spawn(|| {
-                for _ in 0..2 {
-                    tell.send(received(also_own.next().unwrap())).unwrap();
-                }
-            });
+            scope.spawn(|| tell_two(&also_own, &tell));
             until_threads_wait([(&home, 2), (&own, 0)]);
             post_recv(&near, &also_own);
             until_threads_wait([(&home, 1), (&own, 1)]);
