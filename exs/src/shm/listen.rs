@@ -17,11 +17,11 @@ use std::time::Duration;
 use mio::Interest;
 use mio::unix::SourceFd;
 
-use super::ShmRnic;
 use super::control::{ControlMessage, MAX_MESSAGE, canonical, name, of_family};
 use super::dial::{is_here, scope};
 use super::link::{LinkPhase, Polling, ShmLink};
 use super::ring::Mem;
+use super::{ShmParts, ShmRnic};
 use crate::driver::{Acceptor, Conn, LinkOwner, LinkSetup, ReactorShare, Source};
 use crate::rnic::{
     AttemptNumber, ConnParam, DisconnectCause, ListenOpts, Qp, RnicError, StarvedListener,
@@ -388,8 +388,7 @@ impl ShmRnic {
         let upcoming = AttemptNumber::upcoming();
         // A HELLO brings a descriptor. The kernel discards it if this process can have no more.
         if !sys::has_descriptors(pending.sock.as_fd())
-            && let Err(e) = pending.sock.as_fd().try_clone_to_owned()
-            && !self.parts.free_descriptors()
+            && let Err(e) = self.find_descriptor(id)
         {
             self.parts.peers_without_fds.push(id);
             return self.pause_listener(listener, &e, upcoming, now);
@@ -405,6 +404,19 @@ impl ShmRnic {
         if self.request(id, hello, fds.unwrap_or_default()).is_none() {
             self.drop_pending_peer(id);
         }
+    }
+
+    /// Finds out whether this process can have another descriptor. If not, drops the memory that waits for
+    /// connections, which has descriptors unless other connections use them.
+    fn find_descriptor(&mut self, id: u32) -> io::Result<()> {
+        let another = |parts: &ShmParts| {
+            let pending = parts.pending_peers.get(id).map_err(|_| io::ErrorKind::NotFound)?;
+            pending.sock.as_fd().try_clone_to_owned().map(drop)
+        };
+        another(&self.parts).or_else(|e| match self.parts.free_descriptors() {
+            true => another(&self.parts),
+            false => Err(e),
+        })
     }
 
     /// Makes a request of a HELLO. None if the HELLO is invalid or cannot be true.

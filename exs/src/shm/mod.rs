@@ -94,8 +94,8 @@ pub struct ShmParts {
 }
 
 impl ShmParts {
-    /// Drops the memory that waits for connections, as this process needs the descriptors. True if that
-    /// has freed any.
+    /// Drops the memory that waits for connections, as this process needs the descriptors. True if there was
+    /// some: its descriptors are free, unless other connections use them.
     fn free_descriptors(&mut self) -> bool {
         let (spares, slabs) = (self.spares.clear(), self.slabs.clear());
         spares || slabs

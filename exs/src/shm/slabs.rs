@@ -157,7 +157,7 @@ impl Slabs {
         }
     }
 
-    /// Drops all, as this process needs the descriptors. True if that has freed any.
+    /// Drops all, as this process needs the descriptors. True if there were some.
     pub(super) fn clear(&mut self) -> bool {
         !std::mem::take(&mut self.filling).is_empty()
     }

@@ -125,7 +125,7 @@ impl Spares {
         self.due = made.chain(mapped).min().map(|since| since + LIFE);
     }
 
-    /// Drops all, as this process needs the descriptors. True if that has freed any.
+    /// Drops all, as this process needs the descriptors. True if there were some.
     pub(super) fn clear(&mut self) -> bool {
         let any = !self.made.is_empty();
         self.made.drain(..).for_each(|m| m.give_back());
