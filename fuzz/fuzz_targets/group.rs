@@ -11,7 +11,7 @@ use std::time::Duration;
 use exs::rnic::{CmEvent, Rnic};
 use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
-use exs::wire::group::{GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, MoveRepr};
+use exs::wire::group::{GroupFrameKind, GroupHead, GroupKind, HELLO_LEN, HelloRepr, MoveRepr};
 use exs_tests::rnic::world::{Harness, Pair, World, param};
 use libfuzzer_sys::fuzz_target;
 
@@ -79,7 +79,14 @@ fuzz_target!(|data: &[u8]| {
 
     let mut peer = TcpStream::connect(addr).expect("connect");
     peer.set_nonblocking(true).expect("a flag");
-    let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1, groups: 0, token: 0 };
+    let hello = HelloRepr {
+        answer: false,
+        kind: GroupKind::Many,
+        window: 1 << 16,
+        streams: 1,
+        groups: 0,
+        token: 0,
+    };
     peer.write_all(&hello.emit()).expect("a new connection has room");
     let mut answer = [0; HELLO_LEN];
     w.until("the answer", |_| peer.read_exact(&mut answer).ok());

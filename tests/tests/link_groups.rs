@@ -11,7 +11,7 @@ use exs::rnic::{
     CmEvent, ConnParam, Disconnect, DisconnectCause, ListenOpts, QpState, Rnic, SendWr,
     TakesGroups, WcStatus,
 };
-use exs::wire::group::{HELLO_LEN, HelloRepr};
+use exs::wire::group::{GroupKind, HELLO_LEN, HelloRepr};
 use exs_tests::rnic::groups::{All, Third, addrs, call, carrier};
 use exs_tests::rnic::world::{End, Pair, listen_opts, param, pattern, send_wr};
 use exs_tests::rnic::{Harness, World};
@@ -120,7 +120,15 @@ fn no_more_streams_are_opened_than_the_other_end_takes() {
     let (mut group, _) = w.until("the hello", |_| server.accept().ok());
     group
         .write_all(
-            &HelloRepr { answer: true, window: 1 << 16, streams: 1, groups: 1, token: 0 }.emit(),
+            &HelloRepr {
+                answer: true,
+                kind: GroupKind::Many,
+                window: 1 << 16,
+                streams: 1,
+                groups: 1,
+                token: 0,
+            }
+            .emit(),
         )
         .unwrap();
     for _ in 0..2 {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use exs::rnic::{ListenOpts, Rnic};
 use exs::sys::RandomSource;
 use exs::wire::group::{
-    GroupFrameKind, GroupHead, HELLO_LEN, HelloRepr, LEAST_WINDOW, MoveRepr, ResetReason, WORD,
+    GroupFrameKind, GroupHead, GroupKind, HELLO_LEN, HelloRepr, LEAST_WINDOW, MoveRepr,
+    ResetReason, WORD,
 };
 use exs_tests::harness::Watchdog;
 use exs_tests::rnic::groups::{All, call};
@@ -24,7 +25,14 @@ impl Stranger {
     fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Stranger {
         let mut stream = TcpStream::connect(addr).unwrap();
         stream.set_nonblocking(true).unwrap();
-        let hello = HelloRepr { answer: false, window: 1 << 16, streams: 1, groups: 0, token: 0 };
+        let hello = HelloRepr {
+            answer: false,
+            kind: GroupKind::Many,
+            window: 1 << 16,
+            streams: 1,
+            groups: 0,
+            token: 0,
+        };
         stream.write_all(&hello.emit()).unwrap();
         let mut answer = [0; HELLO_LEN];
         w.until("the answer", |_| stream.read_exact(&mut answer).ok());

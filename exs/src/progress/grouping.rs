@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::error::Error;
+use crate::rnic::{GroupRule, TakesGroups};
 
 /// The connections to one address and port beyond which further ones join a link group.
 const USUAL: u32 = 16;
@@ -18,7 +19,8 @@ const ONE_WORKER: u32 = 1;
 ///
 /// Each connection of a group has a port of its own, which the kernel does not know. Groups are for connects
 /// through an event queue of the program and those of `exs::aio`, and in C for those of threads that wait by
-/// `exs_epoll_wait`, to peers that know groups.
+/// `exs_epoll_wait`, to peers that know groups. With [`Grouping::Auto`] they are also for blocking connects of
+/// Rust to an address where connections follow each other quickly and end soon.
 ///
 /// ```
 /// use exs::Grouping;
@@ -30,7 +32,9 @@ const ONE_WORKER: u32 = 1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Grouping {
-    /// Those beyond the first 16. Of tasks in a tokio runtime with one worker, those beyond the first.
+    /// Those beyond the first 16. Of tasks in a tokio runtime with one worker, those beyond the first. Also
+    /// those to an address to which 16 connects or more began in the last 100 ms, if at most half of them
+    /// are open.
     #[default]
     Auto,
     /// Those beyond this number.
@@ -42,8 +46,10 @@ pub enum Grouping {
 /// The program's way to use the connections that it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupUse {
-    /// A thread waits for each of them, or the program polls a descriptor of its own.
-    Apart,
+    /// A thread waits for each of them.
+    Blocking,
+    /// The program polls a descriptor of each.
+    Polled,
     /// One worker of a runtime serves them all.
     #[cfg(feature = "tokio")]
     OneWorker,
@@ -51,14 +57,28 @@ pub(crate) enum GroupUse {
 }
 
 impl Grouping {
-    /// The connections beyond which one with this use joins a group. None: it has a stream of its own.
-    pub(crate) fn beyond(self, used: GroupUse) -> Option<u32> {
-        match (self, used) {
-            (Grouping::Off, _) | (_, GroupUse::Apart) => None,
+    /// When a connection with this use joins a group.
+    pub(crate) fn rule(self, used: GroupUse) -> GroupRule {
+        let beyond = match (self, used) {
+            (Grouping::Off, _) | (_, GroupUse::Blocking | GroupUse::Polled) => None,
             (Grouping::Beyond(number), _) => Some(number),
             #[cfg(feature = "tokio")]
             (Grouping::Auto, GroupUse::OneWorker) => Some(ONE_WORKER),
             (Grouping::Auto, GroupUse::Usual) => Some(USUAL),
+        };
+        GroupRule { beyond, brief: self == Grouping::Auto && used != GroupUse::Polled }
+    }
+}
+
+impl GroupUse {
+    /// The groups that a listener takes for connections with this use.
+    pub(crate) fn takes(self) -> TakesGroups {
+        match self {
+            GroupUse::Polled => TakesGroups::No,
+            GroupUse::Blocking => TakesGroups::Brief,
+            #[cfg(feature = "tokio")]
+            GroupUse::OneWorker => TakesGroups::Yes,
+            GroupUse::Usual => TakesGroups::Yes,
         }
     }
 }
@@ -105,12 +125,15 @@ mod tests {
     #[cfg(feature = "tokio")]
     #[test]
     fn the_use_decides_unless_the_program_does() {
-        let beyond = |grouping: Grouping| {
-            [GroupUse::Usual, GroupUse::OneWorker, GroupUse::Apart]
-                .map(|used| grouping.beyond(used))
+        let rules = |grouping: Grouping| {
+            [GroupUse::Usual, GroupUse::OneWorker, GroupUse::Blocking, GroupUse::Polled]
+                .map(|used| grouping.rule(used))
+                .map(|rule| (rule.beyond, rule.brief))
         };
-        assert_eq!(beyond(Grouping::Auto), [Some(16), Some(1), None]);
-        assert_eq!(beyond(Grouping::Beyond(3)), [Some(3), Some(3), None]);
-        assert_eq!(beyond(Grouping::Off), [None; 3]);
+        let auto = [(Some(16), true), (Some(1), true), (None, true), (None, false)];
+        assert_eq!(rules(Grouping::Auto), auto);
+        let three = [(Some(3), false), (Some(3), false), (None, false), (None, false)];
+        assert_eq!(rules(Grouping::Beyond(3)), three);
+        assert_eq!(rules(Grouping::Off), [(None, false); 4]);
     }
 }

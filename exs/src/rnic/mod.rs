@@ -22,6 +22,7 @@ mod atomic;
 mod attend;
 mod eager;
 mod fault;
+mod grouping;
 mod handover;
 mod loan;
 mod path;
@@ -41,6 +42,7 @@ pub use eager::{EagerPayload, EagerRecv, EagerSend};
 #[cfg(any(test, feature = "internals"))]
 pub use fault::wc_status_name;
 pub use fault::{DisconnectCause, RnicError, TermCode, kernel_text};
+pub use grouping::{GroupRule, TakesGroups};
 pub use handover::{DetachedConnection, DetachedRequest, SharedPort};
 pub use loan::{LentConnection, LentSend, LentWait};
 pub use path::PathAttr;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::fault::{DisconnectCause, RnicError};
+use super::grouping::{GroupRule, TakesGroups};
 use super::path::PathAttr;
 use super::starved::StarvedListener;
 use crate::mem::{AccessFault, AtomicOp, Atomics, Key};
@@ -354,9 +355,8 @@ pub struct ConnParam<'a> {
     pub bind: Option<SocketAddr>,
     /// The path through the network.
     pub path: PathAttr,
-    /// Connections to one address that have a TCP connection each, where there is TCP; later ones share
-    /// the TCP connection of a link group. None: none does.
-    pub group_from: Option<u32>,
+    /// When the connection shares the TCP connection of a link group, where there is TCP.
+    pub grouping: GroupRule,
 }
 
 /// Parameters of listen.
@@ -376,18 +376,6 @@ pub struct ListenOpts {
     pub path: PathAttr,
     /// Whether it takes link groups.
     pub groups: TakesGroups,
-}
-
-/// Whether a listener takes link groups, for as long as no other RNIC shares its port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TakesGroups {
-    /// No: its connections need TCP connections of their own.
-    #[default]
-    No,
-    /// Not yet: the first accept will say what its connections need.
-    NotYet,
-    /// Yes.
-    Yes,
 }
 
 /// How to end a connection.

@@ -15,6 +15,7 @@ use crate::iwarp::{Config, IwarpEngine};
 use crate::rnic::{AttemptNumber, CmEvent, ConnParam, Qp, RnicError};
 use crate::sys;
 use crate::time::Time;
+use crate::wire::group::GroupKind;
 
 /// What a queue pair needs for its connection.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(super) struct DialPlan {
     pub(super) config: Config,
     pub(super) private_data: Vec<u8>,
     pub(super) attempt: AttemptNumber,
+    /// The kind of group that it joins, if any.
+    pub(super) group_kind: GroupKind,
     /// Groups that have refused it.
     pub(super) refusals: u32,
     /// Its place among the dials that go on a few at a time; None: it is none of them, or it waits.
@@ -42,8 +45,8 @@ impl DialPlan {
     }
 
     pub(super) fn group_key(&self) -> GroupKey {
-        let DialPlan { addr, bind, traffic_class, .. } = *self;
-        GroupKey { addr, bind, traffic_class }
+        let DialPlan { addr, bind, traffic_class, group_kind, .. } = *self;
+        GroupKey { addr, bind, traffic_class, kind: group_kind }
     }
 }
 
@@ -112,7 +115,7 @@ impl SoftRnic {
         param: &ConnParam<'_>,
         now: Time,
     ) -> Result<Conn, RnicError> {
-        let plan = DialPlan {
+        let mut plan = DialPlan {
             qp: qp.0,
             addr,
             bind: param.bind,
@@ -123,15 +126,19 @@ impl SoftRnic {
             config: self.config(qp, param)?,
             private_data: param.private_data.to_vec(),
             attempt: AttemptNumber::take(),
+            group_kind: GroupKind::Many,
             refusals: 0,
             place: None,
         };
-        let conn = match self.parts.groups.wants(&plan, param.group_from, now) {
-            true => self.dial_in_group(plan, now)?,
-            false if self.parts.groups.paced.has_queue(&addr) => self.dial_in_turn(plan)?,
-            false => self.dial_tcp(plan, now)?,
+        let conn = match self.parts.groups.kind_for(&plan, param.grouping, now) {
+            Some(kind) => {
+                plan.group_kind = kind;
+                self.dial_in_group(plan, now)?
+            }
+            None if self.parts.groups.paced.has_queue(&addr) => self.dial_in_turn(plan)?,
+            None => self.dial_tcp(plan, now)?,
         };
-        self.parts.groups.count_dial(addr);
+        self.parts.groups.count_dial(addr, now);
         Ok(conn)
     }
 

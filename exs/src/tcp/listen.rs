@@ -46,9 +46,9 @@ impl SoftAcceptor {
         self.opened.push_back((group, stream));
     }
 
-    /// From now on peers may open no link groups.
-    pub(super) fn refuse_groups(&mut self) {
-        self.groups.set(TakesGroups::No);
+    /// From now on peers may open link groups of brief connections only.
+    pub(super) fn keep_apart(&mut self) {
+        self.groups.keep_apart();
     }
 
     /// Which RNICs get the link groups that peers open.
@@ -295,6 +295,9 @@ impl LinkSetup for SoftLink {
     fn closed(driver: &mut SoftRnic, id: u32, link: SoftLink) {
         if let Some(addr) = link.dialed {
             driver.parts.groups.uncount_dial(addr);
+            if let Some(stream) = link.stream.grouped() {
+                driver.parts.groups.note_over(addr, stream);
+            }
         }
         if let Some(Ok(queue)) =
             link.intake.holds_recv_of.map(|srq| driver.objects.srqs.get_mut(srq))

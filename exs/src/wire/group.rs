@@ -6,7 +6,7 @@
 //! +--------------------------------+---------+---------+---------+---------+---------+---------+
 //! | "EXS Group Hello " or "..Answ.." | version | flags   | window  | streams | groups  | token   |
 //! +--------------------------------+---------+---------+---------+---------+---------+---------+
-//! version: 2      flags: 0      window: bytes that may be under way to the sender of this frame
+//! version: 2      flags: 1: the streams are brief; the other bits are 0      window: bytes that may be under way to the sender of this frame
 //! on a stream      streams: streams that it takes at a time; 0 in an answer: none, for now
 //! groups: in an answer, the groups among which the other end may spread its streams; 0: one
 //! token: in an answer, the name of the group for requests to move; 0: no stream can move
@@ -52,6 +52,9 @@ const KEY_HELLO: &[u8; 16] = b"EXS Group Hello ";
 const KEY_ANSWER: &[u8; 16] = b"EXS Group Answer";
 const KEY_MOVE: &[u8; 16] = b"EXS Group Stream";
 
+/// In the low byte of the flags: the streams are brief.
+const FLAG_BRIEF: u8 = 1;
+
 /// The smallest window that a hello may name: a window must hold the longest start-up frame.
 pub const LEAST_WINDOW: u32 = 4 << 10;
 
@@ -80,11 +83,23 @@ pub enum GroupWireError {
     },
 }
 
+/// The connections that a group is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GroupKind {
+    /// Many at a time.
+    #[default]
+    Many,
+    /// Those that end soon. One that lives on leaves the group.
+    Brief,
+}
+
 /// The first frame of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloRepr {
     /// It answers a hello.
     pub answer: bool,
+    /// The connections that the group is for. The answer repeats it.
+    pub kind: GroupKind,
     /// Bytes that may be under way to its sender on each stream.
     pub window: u32,
     /// Streams that its sender takes at a time. 0 in an answer: none, for now.
@@ -138,12 +153,14 @@ impl HelloRepr {
         if window < LEAST_WINDOW {
             return Err(GroupWireError::Window(window));
         }
-        Ok(HelloRepr { answer, window, streams, groups, token: token_of(bytes) })
+        let kind = if bytes[19] & FLAG_BRIEF != 0 { GroupKind::Brief } else { GroupKind::Many };
+        Ok(HelloRepr { answer, kind, window, streams, groups, token: token_of(bytes) })
     }
 
     /// Writes it.
     pub fn emit(&self) -> [u8; HELLO_LEN] {
         let mut out = emit_frame(if self.answer { KEY_ANSWER } else { KEY_HELLO }, self.token);
+        out[19] = if self.kind == GroupKind::Brief { FLAG_BRIEF } else { 0 };
         out[20..24].copy_from_slice(&self.window.to_be_bytes());
         out[24..28].copy_from_slice(&self.streams.to_be_bytes());
         out[28..32].copy_from_slice(&self.groups.to_be_bytes());
@@ -342,12 +359,20 @@ mod tests {
     fn the_hello_has_these_bytes() {
         let (window, streams, groups) = (0x0004_0000, 0x0001_0000, 0x0203);
         let token = 0x0102_0304_0506_0708;
-        let hello = HelloRepr { answer: false, window, streams, groups, token };
+        let hello =
+            HelloRepr { answer: false, kind: GroupKind::Many, window, streams, groups, token };
         let mut bytes = *b"EXS Group Hello \0\x02\0\0\0\x04\0\0\0\x01\0\0\0\0\x02\x03\
             \x01\x02\x03\x04\x05\x06\x07\x08";
         assert_eq!(hello.emit(), bytes);
         assert_eq!(HelloRepr::parse(&bytes, false), Ok(hello));
         assert_eq!(HelloRepr::parse(&bytes, true), Err(GroupWireError::Key));
+        let brief = HelloRepr { kind: GroupKind::Brief, ..hello };
+        bytes[19] = 1;
+        assert_eq!(brief.emit(), bytes);
+        assert_eq!(HelloRepr::parse(&bytes, false), Ok(brief));
+        (bytes[18], bytes[19]) = (0xFF, 0xFE);
+        assert_eq!(HelloRepr::parse(&bytes, false), Ok(hello), "other bits say nothing yet");
+        (bytes[18], bytes[19]) = (0, 0);
         let answer = HelloRepr { answer: true, ..hello };
         assert_eq!(&answer.emit()[..16], b"EXS Group Answer");
         assert_eq!(HelloRepr::parse(&answer.emit(), true), Ok(answer));
@@ -383,7 +408,8 @@ mod tests {
     #[test]
     fn an_end_that_knows_mpa_only_refuses_a_hello() {
         use crate::wire::mpa::{FRAME_LEN, FrameKind, FrameRepr};
-        let hello = HelloRepr { answer: false, window: 1 << 18, streams: 1, groups: 0, token: 0 };
+        let (kind, window) = (GroupKind::Many, 1 << 18);
+        let hello = HelloRepr { answer: false, kind, window, streams: 1, groups: 0, token: 0 };
         let hello = hello.emit();
         let head = hello.first_chunk::<FRAME_LEN>().unwrap();
         assert!(FrameRepr::parse(head, FrameKind::Request).is_err());

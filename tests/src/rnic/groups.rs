@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use exs::rnic::Rnic;
+use exs::rnic::{ConnParam, Rnic};
 use exs::sys::RandomSource;
 use exs::tcp::SoftRnic;
+use exs::time::Time;
 
 use super::world::{End, Pair, param};
 use super::{Harness, World};
@@ -38,9 +39,22 @@ impl Harness for All {
 /// # Panics
 /// If it is not connected.
 pub fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Pair {
-    let (a, b) = (w.end(0), w.end(1));
     let now = w.now();
-    w.rnics[0].connect(a.qp, addr, &param(&[]), now).unwrap();
+    call_with(w, addr, &param(&[]), now)
+}
+
+/// The same with these parameters, at this time.
+///
+/// # Panics
+/// If it is not connected.
+pub fn call_with<H: Harness>(
+    w: &mut World<H>,
+    addr: SocketAddr,
+    with: &ConnParam<'_>,
+    at: Time,
+) -> Pair {
+    let (a, b) = (w.end(0), w.end(1));
+    w.rnics[0].connect(a.qp, addr, with, at).unwrap();
     let (req, _) = w.request(1);
     let now = w.now();
     w.rnics[1].accept(req, b.qp, &param(&[]), now).unwrap();

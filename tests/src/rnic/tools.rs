@@ -78,7 +78,7 @@ pub fn param(private_data: &[u8]) -> ConnParam<'_> {
         no_delay: true,
         bind: None,
         path: exs::rnic::PathAttr::default(),
-        group_from: None,
+        grouping: exs::rnic::GroupRule::default(),
     }
 }
 

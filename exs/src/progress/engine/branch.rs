@@ -32,7 +32,6 @@ use super::spread::Parcel;
 use super::{Engine, Error, SockId};
 use crate::ids::OpId;
 use crate::progress::event::{Bufs, EventKind, Guest};
-use crate::progress::grouping::GroupUse;
 use crate::progress::handle::SocketHandle;
 use crate::progress::options::{Options, Transport};
 use crate::progress::shards::Shard;
@@ -366,7 +365,7 @@ impl Engine {
         let trunk = |s: &super::sock::Sock| s.accepts.as_ref().and_then(|a| a.trunk.clone());
         let Some(trunk) = self.sockets.get(id).and_then(trunk) else { return false };
         let op = self.book(id, ticket, EventKind::Accept, Bufs::None);
-        self.tell_groups(id, ticket.queue.group_use() != GroupUse::Apart);
+        self.tell_groups(id, ticket.queue.group_use().takes());
         if let Some(a) = &mut self.sockets[id.index].accepts {
             a.post(AcceptOp { op, home });
         }

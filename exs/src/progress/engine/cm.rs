@@ -20,7 +20,7 @@ use crate::progress::options::Options;
 use crate::progress::route::Route;
 use crate::progress::shards::Shard;
 use crate::rnic::{
-    CmEvent, ConnParam, DisconnectCause, Listener, Qp, RnicError, RnicEvent, TakesGroups,
+    CmEvent, ConnParam, DisconnectCause, GroupRule, Listener, Qp, RnicError, RnicEvent, TakesGroups,
 };
 use crate::session::Session;
 use crate::time::Time;
@@ -53,7 +53,7 @@ impl Device {
             no_delay,
             bind: None,
             path: opts.path.checked(),
-            group_from: None,
+            grouping: GroupRule::default(),
         };
         if let Err(e) = self.rnic.accept(r.req, qp, &param, now) {
             self.destroy_qp(domain, qp);
@@ -87,7 +87,11 @@ impl Engine {
         // Event loops of several shards would say one thing and the other in turn.
         let accepts = self.sockets.find(id)?.accepts.as_ref();
         let spreads = ticket.in_loop && accepts.is_some_and(|a| a.spreads(here));
-        self.tell_groups(id, !ticket.is_apart() && home == here && !spreads);
+        let takes = match ticket.group_use().takes() {
+            TakesGroups::Yes if home != here || spreads => TakesGroups::No,
+            takes => takes,
+        };
+        self.tell_groups(id, takes);
         if let Some(a) = &mut self.sockets.find(id)?.accepts {
             a.post(AcceptOp { op, home });
         }
@@ -96,12 +100,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the devices of a listener, or of a branch, whether its accepts allow link groups now.
-    pub(super) fn tell_groups(&mut self, id: SockId, allows: bool) {
+    /// Tells the devices of a listener, or of a branch, which link groups its accepts allow now.
+    pub(super) fn tell_groups(&mut self, id: SockId, takes: TakesGroups) {
         let Some(s) = self.sockets.get_mut(id) else { return };
         let Some(a) = &mut s.accepts else { return };
-        let able = allows && !a.hands_over && s.opts.link_group != Grouping::Off;
-        let groups = if able { TakesGroups::Yes } else { TakesGroups::No };
+        let unable = a.hands_over || s.opts.link_group == Grouping::Off;
+        let groups = if unable { TakesGroups::No } else { takes };
         if a.groups.replace(groups) == Some(groups) {
             return;
         }

@@ -189,7 +189,7 @@ impl Device {
             no_delay: s.opts.no_delay,
             bind: s.binding.addr(),
             path: s.opts.path.checked(),
-            group_from: s.group_from,
+            grouping: s.grouping,
         };
         match self.rnic.connect(qp, addr, &param, now) {
             Ok(()) => Ok((qp, place, session)),
@@ -211,7 +211,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let dial = self.plan(id, addr, now)?;
         let s = self.sockets.find(id)?;
-        s.group_from = s.opts.link_group.beyond(ticket.group_use());
+        s.grouping = s.opts.link_group.rule(ticket.group_use());
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         // An error that is known at once goes to the caller, and no event follows.
         self.launch(id, op, dial, now).inspect_err(|_| drop(self.ops.remove(op)))

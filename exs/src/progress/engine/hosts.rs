@@ -96,7 +96,7 @@ impl Engine {
         let op = self.book(id, ticket, EventKind::Connect, Bufs::None);
         let s = self.sockets.find(id)?;
         (s.state, s.refused) = (State::Connecting { op, addr: NO_ADDRESS.into() }, false);
-        s.group_from = s.opts.link_group.beyond(ticket.group_use());
+        s.grouping = s.opts.link_group.rule(ticket.group_use());
         let dial = HostDial { host: host.clone(), deadline, phase: Phase::Resolving };
         s.racing = Racing::Host(Box::new(dial));
         match host.lookup() {
@@ -174,12 +174,12 @@ impl Engine {
         now: Time,
     ) {
         let Ok(s) = self.sockets.find(id) else { return };
-        let (kind, bound, group_from) = (s.kind, s.binding.addr(), s.group_from);
+        let (kind, bound, grouping) = (s.kind, s.binding.addr(), s.grouping);
         let opts = s.opts.clone().with_connect_timeout(deadline.since(now));
         let child = self.sockets.open(kind, opts);
         let c = &mut self.sockets[child.index];
         (c.holder, c.binding) = (Holder::ENGINE, Binding::at(bound));
-        c.group_from = group_from;
+        c.grouping = grouping;
         c.racing = Racing::Attempt(id, number);
         if let Ok(s) = self.sockets.find(id)
             && let Racing::Host(dial) = &mut s.racing

@@ -43,11 +43,6 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// True if a connection that begins by this operation needs a stream of its own.
-    pub(super) fn is_apart(&self) -> bool {
-        self.group_use() == GroupUse::Apart
-    }
-
     /// How the program uses a connection that begins by this operation.
     pub(super) fn group_use(&self) -> GroupUse {
         if self.in_loop { GroupUse::Usual } else { self.queue.group_use() }

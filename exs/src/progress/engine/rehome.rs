@@ -18,7 +18,7 @@ use super::hosts::Racing;
 use super::sock::{Sock, State};
 use super::{Engine, SockId};
 use crate::mem::Access;
-use crate::rnic::{Listener, Mr, Qp, RnicError};
+use crate::rnic::{Listener, Mr, Qp, RnicError, TakesGroups};
 
 /// What the new shard must have before a connection can come.
 struct Berth {
@@ -108,7 +108,7 @@ impl Engine {
             if let Some(a) = &mut self.sockets[index].accepts {
                 a.hands_over = true;
             }
-            self.tell_groups(id, false);
+            self.tell_groups(id, TakesGroups::No);
         }
     }
 

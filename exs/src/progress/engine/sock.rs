@@ -22,7 +22,7 @@ use crate::progress::busy::BusyWindow;
 use crate::progress::event::Readiness;
 use crate::progress::flags::Interest;
 use crate::progress::options::{MOST_INLINE, Options};
-use crate::rnic::{Caps, Qp};
+use crate::rnic::{Caps, GroupRule, Qp};
 use crate::session::{Counters, Demand, OpError, Session, SessionConfig, Standing};
 use crate::time::Time;
 use crate::trace::{debug, info};
@@ -101,9 +101,8 @@ pub(crate) struct Sock {
     pub(super) burst: Burst,
     /// When its connection was counted last among the busy ones of its device.
     pub(super) busy: BusyWindow,
-    /// The connections to its peer's address beyond which its own joins a link group. None: it has a stream
-    /// of its own.
-    pub(super) group_from: Option<u32>,
+    /// When its connection joins a link group.
+    pub(super) grouping: GroupRule,
     /// Whether a thread waits for the connection itself.
     pub(super) attended: AttendedBy,
     pub(super) timer: Timer,
@@ -132,7 +131,7 @@ impl Sock {
             holder: Holder::PROGRAM,
             burst: Burst::default(),
             busy: BusyWindow::default(),
-            group_from: None,
+            grouping: GroupRule::default(),
             attended: AttendedBy::default(),
             timer: Timer::default(),
         }

@@ -20,7 +20,8 @@ impl QueueUse {
     /// How the program uses the connections that begin at such a queue.
     pub(crate) fn group_use(self) -> GroupUse {
         match self {
-            QueueUse::Blocking | QueueUse::Descriptors => GroupUse::Apart,
+            QueueUse::Blocking => GroupUse::Blocking,
+            QueueUse::Descriptors => GroupUse::Polled,
             #[cfg(feature = "tokio")]
             QueueUse::Tasks(Workers::One) => GroupUse::OneWorker,
             #[cfg(feature = "futures")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::SoftRnic;
 use super::super::link::SoftLink;
 use super::dial::send_greeting;
-use super::spread::{GroupTaker, PassedConn, PassedGroup, Placed};
+use super::spread::{GroupTaker, PassedConn, PassedGroup, Placed, allows};
 use super::{
     GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LinkGroup, LinkStream, MAX_PENDING,
     MAX_STREAMS, StreamEnd, StreamHolder, WINDOW,
@@ -17,7 +17,7 @@ use crate::rnic::TakesGroups;
 use crate::sys::SharedStream;
 use crate::time::Time;
 use crate::wire::group::{
-    FIRST_BYTE, GroupGreeting, GroupWireError, HELLO_LEN, HelloRepr, ResetReason,
+    FIRST_BYTE, GroupGreeting, GroupKind, GroupWireError, HELLO_LEN, HelloRepr, ResetReason,
 };
 
 /// The first bytes of an accepted TCP connection: an MPA request, or the hello of a group.
@@ -62,9 +62,13 @@ impl SoftLink {
 }
 
 /// Answers a hello. False: the peer has gone.
-fn answer_hello(stream: &SharedStream, streams: u32, groups: u32, token: u64) -> bool {
-    let answer = HelloRepr { answer: true, window: WINDOW, streams, groups, token };
+fn answer_hello(stream: &SharedStream, answer: HelloRepr) -> bool {
     send_greeting(stream, &answer.emit()).is_ok()
+}
+
+/// The answer that this side takes no group of this kind for now.
+fn none_for_now(kind: GroupKind) -> HelloRepr {
+    HelloRepr { answer: true, kind, window: WINDOW, streams: 0, groups: 0, token: 0 }
 }
 
 impl SoftRnic {
@@ -108,8 +112,9 @@ impl SoftRnic {
         let listening = self.listening.listeners.get(listener);
         let groups = listening.ok().map(|l| l.acceptor.groups());
         let takes = groups.map_or(TakesGroups::No, GroupTaker::takes);
-        let placed = groups.map_or(Placed::Nowhere, |groups| groups.place(token));
-        if matches!((&placed, takes), (Placed::Nowhere, TakesGroups::No)) {
+        let placed = groups.map_or(Placed::Nowhere, |groups| groups.place(token, hello.kind));
+        let never = takes != TakesGroups::NotYet && !allows(takes, hello.kind);
+        if matches!(placed, Placed::Nowhere) && never {
             return self.cut_link(id);
         }
         let Some((stream, addrs)) = self.take_startup_stream(id) else { return };
@@ -120,8 +125,7 @@ impl SoftRnic {
             }
             Placed::There(place) => PassedGroup { stream, addrs, hello, place }.pass(),
             Placed::Nowhere => {
-                // None for now.
-                answer_hello(&stream, 0, 0, 0);
+                answer_hello(&stream, none_for_now(hello.kind));
             }
         }
     }
@@ -136,11 +140,12 @@ impl SoftRnic {
             }
         };
         let listening = self.listening.listeners.get(listener);
-        let takes = listening.is_ok_and(|l| l.acceptor.groups().takes() == TakesGroups::Yes);
+        let kind = group.hello.kind;
+        let takes = listening.is_ok_and(|l| allows(l.acceptor.groups().takes(), kind));
         match takes {
             true => self.begin_accepted_group(listener, group, now),
             false => {
-                answer_hello(&group.stream, 0, 0, 0);
+                answer_hello(&group.stream, none_for_now(kind));
             }
         }
     }
@@ -149,11 +154,13 @@ impl SoftRnic {
     fn begin_accepted_group(&mut self, listener: u32, group: PassedGroup, now: Time) {
         let PassedGroup { stream, addrs, hello, place } = group;
         let Ok(listening) = self.listening.listeners.get(listener) else { return };
-        let (groups, token) = (listening.acceptor.groups().takers(), place.token);
-        if !answer_hello(&stream, MAX_STREAMS, groups, token) {
+        let (kind, token) = (hello.kind, place.token);
+        let groups = listening.acceptor.groups().takers(kind);
+        let answer = HelloRepr { streams: MAX_STREAMS, groups, token, ..none_for_now(kind) };
+        if !answer_hello(&stream, answer) {
             return;
         }
-        let side = GroupSide::Acceptor { listener, _place: place };
+        let side = GroupSide::Acceptor { listener, kind, _place: place };
         let mut group = LinkGroup::new(stream, addrs, side, GroupStage::Greeting);
         group.open(hello, token);
         if let Ok(group) = self.add_group(group) {
@@ -165,7 +172,7 @@ impl SoftRnic {
     /// The peer opens a stream.
     pub(super) fn take_open(&mut self, id: u32, stream: u32, port: u16) {
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
-        let GroupSide::Acceptor { listener, .. } = group.side else {
+        let GroupSide::Acceptor { listener, kind, .. } = group.side else {
             return self.spoil_group(id, "OPEN from the side that was dialed");
         };
         if group.last.checked_add(1) != Some(stream) {
@@ -176,7 +183,7 @@ impl SoftRnic {
         let Ok(listening) = self.listening.listeners.get_mut(listener) else {
             return self.reset_stream(id, stream, ResetReason::Refused);
         };
-        if full || listening.acceptor.groups().takes() != TakesGroups::Yes {
+        if full || !allows(listening.acceptor.groups().takes(), kind) {
             return self.reset_stream(id, stream, ResetReason::Refused);
         }
         listening.acceptor.opened(id, stream);
@@ -199,11 +206,12 @@ impl SoftRnic {
         // The peer may have ended the stream, or the group.
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
         group.pending -= 1;
+        let kind = group.kind();
         let Some(holder) = group.streams.get_mut(&number) else { return };
         let StreamHolder::Waiting { early, fin, port } = holder else { return };
         let (early, fin, mut addrs) = (std::mem::take(early), *fin, group.addrs);
         addrs.1.set_port(*port);
-        let mut stream = GroupStream::new(id, number, group.terms.window);
+        let mut stream = GroupStream::new(id, number, group.terms.window, kind);
         stream.came = early.len() as u64;
         (stream.fin, stream.end) = (fin, fin.then_some(StreamEnd::Fin));
         let (engine, owner) = (IwarpEngine::responder(), LinkOwner::Startup(listener));

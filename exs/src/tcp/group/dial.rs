@@ -20,10 +20,10 @@ use crate::driver::{Conn, LinkOwner, Source};
 use crate::iwarp::IwarpEngine;
 #[cfg(any(test, feature = "internals"))]
 use crate::rnic::Qp;
-use crate::rnic::{QpState, RnicError, StarvedListener};
+use crate::rnic::{GroupRule, QpState, RnicError, StarvedListener};
 use crate::sys::{self, IoVec, IoVecMut, SharedStream, TcpSendFlags};
 use crate::time::Time;
-use crate::wire::group::{GroupFrameKind, HELLO_LEN, HelloRepr, emit_port};
+use crate::wire::group::{GroupFrameKind, GroupKind, HELLO_LEN, HelloRepr, emit_port};
 
 /// How long an end that takes no groups is remembered.
 const MEMORY: Duration = Duration::from_secs(60);
@@ -37,8 +37,8 @@ const MOST_UNABLE: usize = 64;
 const MOST_GROUPS: u32 = 256;
 
 /// The hello of a dialer.
-fn our_hello() -> HelloRepr {
-    HelloRepr { answer: false, window: WINDOW, streams: MAX_STREAMS, groups: 0, token: 0 }
+fn our_hello(kind: GroupKind) -> HelloRepr {
+    HelloRepr { answer: false, kind, window: WINDOW, streams: MAX_STREAMS, groups: 0, token: 0 }
 }
 
 /// What the links of a group have in common.
@@ -47,6 +47,7 @@ pub(in crate::tcp) struct GroupKey {
     pub(in crate::tcp) addr: SocketAddr,
     pub(in crate::tcp) bind: Option<SocketAddr>,
     pub(in crate::tcp) traffic_class: Option<u8>,
+    pub(in crate::tcp) kind: GroupKind,
 }
 
 impl GroupKey {
@@ -78,32 +79,46 @@ impl LinkGroups {
     }
 
     /// Counts a dial, which may become a link.
-    pub(in crate::tcp) fn count_dial(&mut self, addr: SocketAddr) {
-        self.dialed.entry(addr).or_default().count += 1;
+    pub(in crate::tcp) fn count_dial(&mut self, addr: SocketAddr, now: Time) {
+        self.dialed.count(addr, now);
     }
 
     /// A dial, or its link, is over.
     pub(in crate::tcp) fn uncount_dial(&mut self, addr: SocketAddr) {
-        if let Some(links) = self.dialed.get_mut(&addr) {
-            links.count -= 1;
-            if links.count == 0 {
-                self.dialed.remove(&addr);
-            }
+        self.dialed.uncount(addr);
+    }
+
+    /// A link of a group that this side has dialed is over.
+    pub(in crate::tcp) fn note_over(&mut self, addr: SocketAddr, stream: &GroupStream) {
+        if stream.kind == GroupKind::Brief {
+            self.dialed.note_messages(&addr, stream.small);
         }
     }
 
-    /// True if a dial goes to a group. `from`: the number of dials to the address that do not;
-    /// None: none does.
-    pub(in crate::tcp) fn wants(&mut self, plan: &DialPlan, from: Option<u32>, now: Time) -> bool {
-        let Some(from) = self.limit.or(from) else { return false };
-        let links = self.dialed.get(&plan.addr).copied().unwrap_or_default();
+    /// The kind of group to which a dial goes. None: it gets a TCP connection of its own.
+    pub(in crate::tcp) fn kind_for(
+        &mut self,
+        plan: &DialPlan,
+        rule: GroupRule,
+        now: Time,
+    ) -> Option<GroupKind> {
         // The program has chosen the port of this connection.
         let chosen = plan.bind().is_some_and(|bind| bind.port() != 0);
-        if chosen || !plan.no_delay || links.count < from || links.attended {
-            return false;
+        if chosen || !plan.no_delay {
+            return None;
         }
-        self.unable.retain(|(_, until)| *until > now);
-        self.unable.iter().all(|(addr, _)| *addr != plan.addr)
+        let links = self.dialed.of(&plan.addr);
+        let beyond = self.limit.or(rule.beyond);
+        let kind = if beyond.is_some_and(|limit| links.open >= limit) && !links.attended {
+            GroupKind::Many
+        } else if rule.brief && links.are_brief(now) {
+            GroupKind::Brief
+        } else {
+            return None;
+        };
+        self.unable.retain(|(_, _, until)| *until > now);
+        let able = self.unable.iter().all(|(addr, of, _)| (*addr, *of) != (plan.addr, kind));
+        able.then_some(kind)
     }
 
     /// A dial waits for a group no more.
@@ -115,11 +130,11 @@ impl LinkGroups {
         }
     }
 
-    fn note_unable(&mut self, addr: SocketAddr, until: Time) {
+    fn note_unable(&mut self, (addr, kind): (SocketAddr, GroupKind), until: Time) {
         if self.unable.len() == MOST_UNABLE {
             self.unable.pop_front();
         }
-        self.unable.push_back((addr, until));
+        self.unable.push_back((addr, kind, until));
     }
 }
 
@@ -140,16 +155,13 @@ impl SoftRnic {
     pub(in crate::tcp) fn keep_apart(&mut self, id: u32) {
         let Ok(link) = self.links.get(id) else { return };
         if let Some(addr) = link.dialed {
-            if let Some(links) = self.parts.groups.dialed.get_mut(&addr) {
-                links.attended = true;
-            }
-            return;
+            return self.parts.groups.dialed.note_attended(&addr);
         }
         let port = link.addrs.0.port();
         let listeners = &mut self.listening.listeners;
         for place in 0..listeners.places() {
             if let Some(l) = listeners.at_mut(place).filter(|l| l.addr.port() == port) {
-                l.acceptor.refuse_groups();
+                l.acceptor.keep_apart();
             }
         }
     }
@@ -228,7 +240,7 @@ impl SoftRnic {
             Some(Ok(addrs)) => {
                 group.addrs = addrs;
                 let _ = sys::no_delay(&*group.stream, true);
-                match send_greeting(&group.stream, &our_hello().emit()) {
+                match send_greeting(&group.stream, &our_hello(group.kind()).emit()) {
                     Ok(()) => group.stage = GroupStage::Greeting,
                     Err(errno) => group.end = Some(errno),
                 }
@@ -279,7 +291,7 @@ impl SoftRnic {
             return;
         }
         crate::trace::debug!("{} takes no link groups", key.addr);
-        groups.note_unable(key.addr, until);
+        groups.note_unable((key.addr, key.kind), until);
     }
 
     /// Begins dials anew that have waited for a group.
@@ -312,7 +324,8 @@ impl SoftRnic {
             limit: (1 << 32) - 1,
             errno: libc::EMFILE,
         })?;
-        let stream = LinkStream::Grouped(GroupStream::new(id, number, group.terms.window));
+        let stream =
+            LinkStream::Grouped(GroupStream::new(id, number, group.terms.window, group.kind()));
         let owner = LinkOwner::Qp(plan.qp);
         let mut link = SoftLink::new(stream, addrs, engine, owner, false);
         link.base.attempt = Some(plan.attempt);

@@ -4,7 +4,7 @@
 //! group are links as others are, with an engine each. In the place of a TCP connection they have a
 //! [`GroupStream`]. The group moves their bytes: `input` takes frames apart, `output` puts them
 //! together, `dial` opens groups and streams in them, `accept` answers, `serve` gives a group its
-//! turn, `end` ends groups and streams, `leave` moves a stream with large data to a TCP connection of its
+//! turn, `dialed` counts the links to an address, `end` ends groups and streams, `leave` moves a stream with large data to a TCP connection of its
 //! own, `set` spreads the streams to an address over groups, `spread` brings groups to the RNICs of a
 //! port, and `pace` dials for those that get no group.
 //!
@@ -15,6 +15,7 @@
 
 mod accept;
 mod dial;
+mod dialed;
 mod end;
 mod input;
 mod leave;
@@ -38,10 +39,11 @@ use crate::rnic::Ready;
 use crate::rnic::table::IdTable;
 use crate::sys::{self, SharedStream};
 use crate::time::Time;
-use crate::wire::group::{HelloRepr, LEAST_WINDOW};
+use crate::wire::group::{GroupKind, HelloRepr, LEAST_WINDOW};
 
 pub(super) use accept::HelloSniffer;
 pub(super) use dial::GroupKey;
+use dialed::DialedAddrs;
 pub(super) use input::GroupBytes;
 use input::GroupInput;
 use leave::Leave;
@@ -99,6 +101,10 @@ pub(super) struct GroupStream {
     pub(super) plan: Option<Box<DialPlan>>,
     /// Bytes that came or left in large frames.
     bulk: u64,
+    /// Small frames that came.
+    small: u32,
+    /// The connections that its group is for.
+    kind: GroupKind,
     leave: Leave,
     /// The link is in the group's queue of links that wait for room.
     waits: bool,
@@ -107,7 +113,7 @@ pub(super) struct GroupStream {
 }
 
 impl GroupStream {
-    fn new(group: u32, number: u32, room: u32) -> GroupStream {
+    fn new(group: u32, number: u32, room: u32, kind: GroupKind) -> GroupStream {
         GroupStream {
             group,
             number,
@@ -118,6 +124,8 @@ impl GroupStream {
             end: None,
             plan: None,
             bulk: 0,
+            small: 0,
+            kind,
             leave: Leave::Stays,
             waits: false,
             gone: false,
@@ -177,7 +185,7 @@ enum GroupSide {
     /// It opened the group. Dials that wait for the answer.
     Dialer { key: GroupKey, pending: Vec<u32> },
     /// The group came to this listener.
-    Acceptor { listener: u32, _place: GroupPlace },
+    Acceptor { listener: u32, kind: GroupKind, _place: GroupPlace },
 }
 
 /// How far a group has come.
@@ -273,6 +281,14 @@ impl LinkGroup {
         }
     }
 
+    /// The connections that it is for.
+    fn kind(&self) -> GroupKind {
+        match &self.side {
+            GroupSide::Dialer { key, .. } => key.kind,
+            GroupSide::Acceptor { kind, .. } => *kind,
+        }
+    }
+
     fn is_open(&self) -> bool {
         self.stage == GroupStage::Open && self.end.is_none()
     }
@@ -284,23 +300,15 @@ impl LinkGroup {
     }
 }
 
-/// The links and dials to an address.
-#[derive(Clone, Copy, Debug, Default)]
-struct DialedLinks {
-    count: u32,
-    /// A thread or a task has waited for one of them itself.
-    attended: bool,
-}
-
 /// The groups of an RNIC.
 pub(super) struct LinkGroups {
     pub(super) table: IdTable<LinkGroup>,
     /// The groups that this side opened, and that take further streams.
     sets: GroupSets,
     /// Links and dials to each address.
-    dialed: HashMap<SocketAddr, DialedLinks>,
-    /// Addresses whose ends know no groups, and until when this is remembered.
-    unable: VecDeque<(SocketAddr, Time)>,
+    dialed: DialedAddrs,
+    /// Addresses whose ends take no groups of a kind, and until when this is remembered.
+    unable: VecDeque<(SocketAddr, GroupKind, Time)>,
     /// Dials that go on without a group.
     pub(super) paced: PacedDials,
     /// LinkGroups with output that was not offered to the socket.
@@ -320,7 +328,7 @@ impl Default for LinkGroups {
         LinkGroups {
             table: IdTable::new("link group"),
             sets: GroupSets::default(),
-            dialed: HashMap::new(),
+            dialed: DialedAddrs::default(),
             unable: VecDeque::new(),
             paced: PacedDials::default(),
             dirty: Vec::new(),

@@ -99,6 +99,8 @@ impl SoftRnic {
             s.bulk += (end - at) as u64;
             // The next of its kind goes straight to its place.
             group.look = LOOKAHEAD_MIN;
+        } else {
+            s.small = s.small.saturating_add(1);
         }
         if s.came > s.credited + u64::from(WINDOW) || s.fin {
             self.spoil_group(id, "a stream sends more than it may");

@@ -16,7 +16,7 @@ use mio::unix::SourceFd;
 use crate::driver::{ReactorShare, Source};
 use crate::rnic::{RnicError, TakesGroups};
 use crate::sys::{EventFd, SharedStream};
-use crate::wire::group::{HelloRepr, MoveRepr};
+use crate::wire::group::{GroupKind, HelloRepr, MoveRepr};
 
 /// A group whose hello another RNIC has read.
 pub struct PassedGroup {
@@ -33,6 +33,15 @@ pub enum PassedConn {
     Group(PassedGroup),
     /// A stream of one of that RNIC's groups is to move to it.
     Move(Arc<SharedStream>, MoveRepr),
+}
+
+/// True if an RNIC that takes these groups takes one of this kind.
+pub(super) fn allows(takes: TakesGroups, kind: GroupKind) -> bool {
+    match takes {
+        TakesGroups::No | TakesGroups::NotYet => false,
+        TakesGroups::Brief => kind == GroupKind::Brief,
+        TakesGroups::Yes => true,
+    }
 }
 
 /// One of the RNICs, as the others see it.
@@ -141,7 +150,7 @@ impl GroupTaker {
         self.add_bell();
         let takes = match self.told {
             TakesGroups::No => TakesGroups::No,
-            TakesGroups::Yes | TakesGroups::NotYet => TakesGroups::NotYet,
+            TakesGroups::Yes | TakesGroups::Brief | TakesGroups::NotYet => TakesGroups::NotYet,
         };
         let mut other = GroupTaker::at(self.port.clone(), takes);
         other.add_bell();
@@ -182,7 +191,7 @@ impl GroupTaker {
     /// Whether this one takes groups.
     pub(in crate::tcp) fn takes(&self) -> TakesGroups {
         match self.told {
-            TakesGroups::Yes if self.rests => TakesGroups::NotYet,
+            TakesGroups::Yes | TakesGroups::Brief if self.rests => TakesGroups::NotYet,
             told => told,
         }
     }
@@ -190,6 +199,13 @@ impl GroupTaker {
     pub(in crate::tcp) fn set(&mut self, takes: TakesGroups) {
         self.told = takes;
         self.tell();
+    }
+
+    /// The program waits for a connection by itself: from now on only brief ones come in groups.
+    pub(in crate::tcp) fn keep_apart(&mut self) {
+        if self.told != TakesGroups::No {
+            self.set(TakesGroups::Brief);
+        }
     }
 
     /// Tells the others.
@@ -206,20 +222,19 @@ impl GroupTaker {
         self.told != TakesGroups::No || self.port.lock().all.iter().any(expects)
     }
 
-    /// The number of those that take groups.
-    pub(super) fn takers(&self) -> u32 {
+    /// The number of those that take groups of this kind.
+    pub(super) fn takers(&self, kind: GroupKind) -> u32 {
         let takers = self.port.lock();
-        let taking = takers.all.iter().filter(|taker| taker.takes == TakesGroups::Yes);
+        let taking = takers.all.iter().filter(|taker| allows(taker.takes, kind));
         u32::try_from(taking.count()).unwrap_or(u32::MAX)
     }
 
     /// Finds the place of a group that has come to this one, and is to have this token.
-    pub(super) fn place(&self, token: u64) -> Placed {
+    pub(super) fn place(&self, token: u64, kind: GroupKind) -> Placed {
         let mut takers = self.port.lock();
         let here = |taker: &Taker| taker.number == self.number;
-        let able = |taker: &&mut Taker| {
-            taker.takes == TakesGroups::Yes && (here(taker) || taker.bell.is_some())
-        };
+        let able =
+            |taker: &&mut Taker| allows(taker.takes, kind) && (here(taker) || taker.bell.is_some());
         let fewest = takers.all.iter_mut().filter(able).min_by_key(|t| (t.groups.len(), !here(t)));
         let Some(taker) = fewest else { return Placed::Nowhere };
         taker.groups.push(token);
@@ -296,6 +311,7 @@ impl PassedGroup {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use GroupKind::{Brief, Many};
     use TakesGroups::{No, NotYet, Yes};
 
     /// As a reactor that watches the bell does.
@@ -307,23 +323,25 @@ mod tests {
     fn groups_go_where_the_fewest_are() {
         let mut first = GroupTaker::new(Yes);
         let mut second = first.share();
-        assert_eq!((first.takers(), second.takes()), (1, NotYet));
+        assert_eq!((first.takers(Many), second.takes()), (1, NotYet));
         hears(&first);
         hears(&second);
-        let Placed::Here(a) = first.place(1) else { panic!("the second does not take groups yet") };
+        let Placed::Here(a) = first.place(1, Many) else {
+            panic!("the second does not take groups yet")
+        };
         second.set(Yes);
-        assert_eq!(first.takers(), 2);
-        let Placed::There(b) = first.place(2) else { panic!("the first has one") };
-        let Placed::Here(c) = second.place(3) else {
+        assert_eq!(first.takers(Many), 2);
+        let Placed::There(b) = first.place(2, Many) else { panic!("the first has one") };
+        let Placed::Here(c) = second.place(3, Many) else {
             panic!("each has one, and this is the nearer")
         };
         drop((a, c));
-        let Placed::Here(a) = first.place(4) else { panic!("the first has none") };
+        let Placed::Here(a) = first.place(4, Many) else { panic!("the first has none") };
         second.set(No);
-        let Placed::There(c) = second.place(5) else { panic!("only the first takes groups") };
+        let Placed::There(c) = second.place(5, Many) else { panic!("only the first takes groups") };
         assert!(second.expects_greetings());
         drop(first);
-        assert!(matches!(second.place(6), Placed::Nowhere) && second.expects_greetings());
+        assert!(matches!(second.place(6, Many), Placed::Nowhere) && second.expects_greetings());
         drop(b);
         assert!(!second.expects_greetings(), "its last group is gone");
         drop((a, c));
@@ -336,11 +354,11 @@ mod tests {
         second.set(Yes);
         hears(&second);
         first.rest();
-        assert_eq!((first.takes(), first.takers()), (NotYet, 1));
-        let places: Vec<Placed> = (0..3).map(|token| first.place(token)).collect();
+        assert_eq!((first.takes(), first.takers(Many)), (NotYet, 1));
+        let places: Vec<Placed> = (0..3).map(|token| first.place(token, Many)).collect();
         assert!(places.iter().all(|place| matches!(place, Placed::There(_))), "{places:?}");
         second.rest();
-        assert!(matches!(first.place(9), Placed::Nowhere));
+        assert!(matches!(first.place(9, Many), Placed::Nowhere));
     }
 
     #[test]
@@ -348,9 +366,24 @@ mod tests {
         let mut first = GroupTaker::new(Yes);
         let mut second = first.share();
         second.set(Yes);
-        let places: Vec<Placed> = (0..3).map(|token| first.place(token)).collect();
+        let places: Vec<Placed> = (0..3).map(|token| first.place(token, Many)).collect();
         assert!(places.iter().all(|place| matches!(place, Placed::Here(_))), "{places:?}");
         hears(&second);
-        assert!(matches!(first.place(9), Placed::There(_)) && !second.has_mail());
+        assert!(matches!(first.place(9, Many), Placed::There(_)) && !second.has_mail());
+    }
+
+    #[test]
+    fn one_that_keeps_its_connections_apart_takes_brief_ones() {
+        let mut only = GroupTaker::new(Yes);
+        only.keep_apart();
+        assert_eq!(
+            (only.takes(), only.takers(Many), only.takers(Brief)),
+            (TakesGroups::Brief, 0, 1)
+        );
+        assert!(matches!(only.place(1, Many), Placed::Nowhere));
+        assert!(matches!(only.place(2, Brief), Placed::Here(_)));
+        only.set(No);
+        only.keep_apart();
+        assert_eq!(only.takes(), No, "the program allows none");
     }
 }
