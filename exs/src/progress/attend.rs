@@ -206,6 +206,7 @@ impl Context {
                 Some(_) if turn => {}
                 Some(sleep) => {
                     self.sleeps.fetch_add(1, Ordering::Relaxed);
+                    self.lead.pass_on();
                     if !lent {
                         (slept, end) = wait.sleep(&sleep, now);
                     } else if let Some(passed) = wait.recv_lent(self, &mut slept) {

@@ -58,6 +58,11 @@ impl Context {
         self.reliance.polls() && matches!(self.lead.lead(), Lead::Background { .. } | Lead::Sentry)
     }
 
+    /// A thread of the program that waited here has ended.
+    pub(super) fn replace_leader(&self) {
+        self.lead.replace();
+    }
+
     /// The program relies on descriptors: the background thread leads whenever no other does.
     pub(crate) fn rely(&self) {
         if self.reliance.note_shown() {
@@ -110,7 +115,7 @@ impl Context {
             return;
         };
         self.take_turns(&mut reactor);
-        self.lead.leave(reactor, None, (false, self.reliance.polls()));
+        self.lead.leave(reactor, None, self.reliance.polls());
     }
 
     /// If no thread has led for a while, the thread also asks the kernel for news and looks at memory.

@@ -398,7 +398,7 @@ impl Context {
         let all = !reactor.is_full();
         self.turn(Some(&mut reactor), false, None);
         then();
-        self.lead.leave(reactor, None, (false, self.reliance.polls()));
+        self.lead.leave(reactor, None, self.reliance.polls());
         self.attention.note_lead(self.about_now());
         match asked {
             Err(e) if e.kind() != std::io::ErrorKind::Interrupted => {

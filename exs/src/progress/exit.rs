@@ -204,7 +204,7 @@ impl Context {
     fn lead_while_exiting(&self, mut reactor: Reactor, pause: Duration) {
         let polled = reactor.poll(Some(pause));
         self.turn(Some(&mut reactor), true, None);
-        self.lead.leave(reactor, None, (false, false));
+        self.lead.leave(reactor, None, false);
         if polled.is_err() {
             // sleep-ok: the reactor cannot sleep; the next round looks at the devices without it
             std::thread::sleep(pause);

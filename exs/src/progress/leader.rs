@@ -12,13 +12,18 @@
 //! 3. The background thread watches a free reactor. If no thread has led for a tick, it wakes the
 //!    first follower, or leads itself if there is none. It leaves the lead to a follower that
 //!    appears.
-//! 4. A leader whose turns serve other threads, and not its own queue, steps aside: it leaves for
-//!    good, wakes the first follower, and sleeps on its eventfd (see `Context::wait`). So the
-//!    thread that has the traffic leads, and no event is handed from thread to thread.
+//! 4. A leader whose turns serve other threads, and not its own queue, steps aside: it wakes the
+//!    first follower, and follows (see `Context::wait`). So the thread that has the traffic leads,
+//!    and no event is handed from thread to thread. If that thread does not come, the one that
+//!    stepped aside is the next to be woken.
 //! 5. A thread that waits in another shard may lead here as a companion (`companions`), while no
 //!    other thread leads. It leaves the lead to any thread that asks for it.
 //! 6. While the background thread sleeps in the reactor, a thread that waits takes the lead without
 //!    waking it. A thread that comes rarely gives the lead back when it leaves (`sentry`).
+//! 7. A thread of the program that ends does not come back. If no other thread leads then, the first
+//!    follower leads at once, or the background thread.
+//! 8. A thread that attends its own connection does not lead. Before it sleeps, it wakes the first
+//!    follower if no thread leads.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -59,6 +64,8 @@ struct BackgroundState {
     hasty: bool,
     /// It was called to sleep in the reactor below the leader.
     called: bool,
+    /// It was called to lead at once.
+    takes_over: bool,
     /// How often the lead may still be given back to it.
     given: Allowance,
 }
@@ -102,6 +109,7 @@ impl Leadership {
                 leads_since: None,
                 hasty: false,
                 called: false,
+                takes_over: false,
                 given: Allowance::of(GIVEN),
             },
         };
@@ -234,21 +242,26 @@ impl Leadership {
         self.put_back(st, reactor, next, polls);
     }
 
-    /// Rule 2: a thread of the program leaves the lead. If it leaves `for_good`, it wakes the first
-    /// follower itself. `polls`: the program relies on descriptors.
-    pub(super) fn leave(
-        &self,
-        reactor: Reactor,
-        waiter: Option<&Waiter>,
-        (for_good, polls): (bool, bool),
-    ) {
+    /// Rule 2: a thread of the program leaves the lead. `polls`: the program relies on descriptors.
+    pub(super) fn leave(&self, reactor: Reactor, waiter: Option<&Waiter>, polls: bool) {
         if let Some(w) = waiter {
             w.leading.store(false, Ordering::SeqCst);
         }
         let mut st = self.lock();
         self.pass(&mut st, LeadEvent::Leave, None);
-        let next = if for_good { self.pass(&mut st, LeadEvent::Call, None).1 } else { None };
-        self.put_back(st, reactor, next, polls);
+        self.put_back(st, reactor, None, polls);
+    }
+
+    /// Rule 4: a thread of the program steps aside. It wakes the first follower, and follows.
+    pub(super) fn step_aside(&self, reactor: Reactor, waiter: &Arc<Waiter>) {
+        waiter.leading.store(false, Ordering::SeqCst);
+        let mut st = self.lock();
+        self.pass(&mut st, LeadEvent::Leave, None);
+        let (_, next) = self.pass(&mut st, LeadEvent::Call, None);
+        st.followers.add(waiter);
+        self.put_back(st, reactor, next, false);
+        // The background thread ticks faster from now on.
+        self.wake_background.notify_one();
     }
 
     /// Puts the reactor back, and wakes the thread to which the lead is promised.
@@ -382,6 +395,49 @@ impl Leadership {
             self.wake();
         }
         None
+    }
+
+    /// Rule 8: the calling thread is about to sleep without the lead. If no thread leads, wakes the first
+    /// follower.
+    #[inline]
+    pub(super) fn pass_on(&self) {
+        if self.lead() == Lead::Free {
+            self.call_follower();
+        }
+    }
+
+    fn call_follower(&self) {
+        let mut st = self.lock();
+        // A thread may have taken the lead in the meantime.
+        if st.lead != Lead::Free {
+            return;
+        }
+        let (_, next) = self.pass(&mut st, LeadEvent::Call, None);
+        drop(st);
+        if let Some(next) = next {
+            next.fd.signal();
+        }
+    }
+
+    /// Rule 7: a thread that has led, or was to lead, has ended. If no other thread leads, wakes the first
+    /// follower, or has the background thread lead.
+    pub(super) fn replace(&self) {
+        if !self.lead().is_free() {
+            return;
+        }
+        let mut st = self.lock();
+        if !st.lead.is_free() {
+            return;
+        }
+        // It may have been promised to that thread. Another one that is on its way comes first, still.
+        self.pass(&mut st, LeadEvent::Lapse, None);
+        let (_, next) = self.pass(&mut st, LeadEvent::Call, None);
+        st.background.takes_over = next.is_none();
+        drop(st);
+        match next {
+            Some(next) => next.fd.signal(),
+            None => self.wake_background.notify_one(),
+        }
     }
 
     /// Takes a thread from the list of followers.

@@ -213,14 +213,13 @@ impl Context {
 
     /// A thread that waited leaves the lead, and gives it back to the background thread if that sleeps in
     /// the reactor.
-    pub(super) fn leave_lead(&self, reactor: Reactor, waiter: &Waiter, for_good: bool) {
-        let gives = !for_good
-            && self.lead.should_give_back(self.clock.about())
+    pub(super) fn leave_lead(&self, reactor: Reactor, waiter: &Waiter) {
+        let gives = self.lead.should_give_back(self.clock.about())
             && !self.drive.is_used()
             && !self.keeps_news();
         let kept = if gives { self.give_lead_back(reactor, waiter) } else { Some(reactor) };
         if let Some(reactor) = kept {
-            self.lead.leave(reactor, Some(waiter), (for_good, self.reliance.polls()));
+            self.lead.leave(reactor, Some(waiter), self.reliance.polls());
         }
     }
 

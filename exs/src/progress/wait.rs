@@ -210,7 +210,7 @@ impl Context {
         if let Some(mut reactor) = self.lead.try_lead(polite) {
             let polled = reactor.poll(Some(Duration::ZERO));
             let turn = self.turn(Some(&mut reactor), true, None);
-            self.lead.leave(reactor, None, (false, self.reliance.polls()));
+            self.lead.leave(reactor, None, self.reliance.polls());
             self.attention.note_lead(now);
             let end = cycles();
             let rest = if turn.more { 0 } else { end.saturating_sub(begun).min(USUAL_TURN) * LOOK };
@@ -258,16 +258,20 @@ impl Context {
                 }
                 let led = self.lead_until(goal, &mut reactor, &mut companions);
                 companions.leave();
-                self.leave_lead(reactor, waiter, matches!(led, Ok(Led::StepAside)));
+                aside = matches!(led, Ok(Led::StepAside));
+                match aside {
+                    true => self.lead.step_aside(reactor, waiter),
+                    false => self.leave_lead(reactor, waiter),
+                }
                 self.arm_early();
                 self.attention.note_lead(self.now());
                 match led? {
                     Led::Done => return Ok(true),
                     Led::TimedOut => return Ok(false),
-                    Led::StepAside => aside = true,
+                    Led::StepAside => continue,
                 }
-                continue;
             }
+            aside = false;
             let slept =
                 if goal.reached() { Ok(true) } else { waiter.fd.wait_letting_in(left, held) };
             waiter.fd.drain();

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::Error;
 use super::shards::Shard;
+use super::{Error, exit};
 use crate::sys::{EventFd, FutexBell, this_thread};
 
 /// A thread that waits in `dequeue`.
@@ -93,6 +93,20 @@ impl Followers {
     }
 }
 
+/// The waiter of a thread, which ends with it.
+struct OfThread(Arc<Waiter>);
+
+impl Drop for OfThread {
+    /// The thread does not come back to the shard where it waited last.
+    fn drop(&mut self) {
+        if exit::owns_sockets()
+            && let Some(context) = self.0.shard().context()
+        {
+            context.replace_leader();
+        }
+    }
+}
+
 /// Makes sure that the calling thread can wait, for which it needs a descriptor of its own. A
 /// caller that cannot report an error after it has posted an operation calls this first.
 pub(crate) fn prepare_to_wait() -> Result<(), Error> {
@@ -103,14 +117,14 @@ pub(crate) fn prepare_to_wait() -> Result<(), Error> {
 #[inline(never)]
 pub(super) fn waiter() -> Result<Arc<Waiter>, Error> {
     thread_local! {
-        static WAITER: OnceLock<Arc<Waiter>> = const { OnceLock::new() };
+        static WAITER: OnceLock<OfThread> = const { OnceLock::new() };
     }
     let kept = WAITER.try_with(|cell| {
         if let Some(w) = cell.get() {
-            return Ok(Arc::clone(w));
+            return Ok(Arc::clone(&w.0));
         }
-        let made = Waiter::new()?;
-        Ok(Arc::clone(cell.get_or_init(|| made)))
+        let made = OfThread(Waiter::new()?);
+        Ok(Arc::clone(&cell.get_or_init(|| made).0))
     });
     // A thread that ends may still have to wait, in the drop of another of its locals.
     kept.unwrap_or_else(|_| Waiter::new())

@@ -237,10 +237,31 @@ impl World {
         Some(w)
     }
 
+    /// A leader whose turn serves others steps aside.
+    fn step_aside(&self, i: usize) -> Option<World> {
+        let mut w = self.clone();
+        w.turn(Some(i));
+        if w.waiters[i] != Waiter::Leads || w.events[i] == Event::Delivered {
+            return None;
+        }
+        w.pass(LeadEvent::Leave, None);
+        w.pass(LeadEvent::Call, None);
+        w.followers.push(i);
+        w.waiters[i] = Waiter::Follows;
+        Some(w)
+    }
+
+    /// A thread ends, to which the lead may have been promised.
+    fn replace(&mut self) {
+        self.pass(LeadEvent::Lapse, None);
+        self.pass(LeadEvent::Call, None);
+    }
+
     /// Steps that need not happen: events that come, a companion that comes or goes, a background
-    /// thread that parks, and a thread that asks for the lead in passing and never comes for it.
+    /// thread that parks, a leader that steps aside, a thread that ends or sleeps without the lead, and one
+    /// that asks for the lead in passing and never comes for it.
     fn optional(&self) -> Vec<World> {
-        let mut out = Vec::new();
+        let mut out: Vec<World> = (0..WAITERS).filter_map(|i| self.step_aside(i)).collect();
         let mut add = |f: &dyn Fn(&mut World)| {
             let mut w = self.clone();
             f(&mut w);
@@ -273,6 +294,14 @@ impl World {
                 w.pass(LeadEvent::Leave, None);
                 w.companion = Companion::Away;
             });
+        }
+        if self.lead == Lead::Free {
+            add(&|w| {
+                w.pass(LeadEvent::Call, None);
+            });
+        }
+        if self.lead.is_free() && self.waiters.contains(&Waiter::Done) {
+            add(&World::replace);
         }
         if !self.lead.is_free() && self.visits_left > 0 {
             add(&|w| {

@@ -67,8 +67,9 @@ impl<'a> BackgroundWait<'a> {
             return (self.leave_to_program(&mut st), st);
         }
         self.alone = Alone::default();
+        let takes_over = std::mem::take(&mut st.background.takes_over);
         // A thread of the program that has left the lead most likely waits for a descriptor.
-        if polls
+        if (polls || takes_over)
             && st.lead.is_free()
             && let Some(reactor) = self.lead.lead_in_background(&mut st)
         {

@@ -66,7 +66,7 @@ fn a_follower_is_handed_the_lead_when_the_leader_does_not_come_back() {
     let r = wait_in(&lead, &a).expect("free");
     assert_eq!(lead.lead(), Lead::Application);
     assert!(wait_in(&lead, &b).is_none());
-    lead.leave(r, Some(&a), (false, false));
+    lead.leave(r, Some(&a), false);
     assert!(!b.fd.wait(Some(Duration::ZERO)).unwrap(), "the leader may come back");
     let background = Arc::clone(&lead);
     let thread = std::thread::spawn(move || watch(&background));
@@ -76,7 +76,62 @@ fn a_follower_is_handed_the_lead_when_the_leader_does_not_come_back() {
         // The background thread saw no leader for one more tick, and leads.
         None => thread.join().unwrap(),
     };
-    lead.leave(r, Some(&b), (false, false));
+    lead.leave(r, Some(&b), false);
+}
+
+#[test]
+fn a_thread_that_steps_aside_follows() {
+    let lead = lead();
+    let (a, b) = (Waiter::new().unwrap(), Waiter::new().unwrap());
+    let r = wait_in(&lead, &a).unwrap();
+    assert!(wait_in(&lead, &b).is_none());
+    lead.step_aside(r, &a);
+    assert!(b.fd.wait(Some(Duration::ZERO)).unwrap(), "the first follower");
+    assert!(!a.fd.wait(Some(Duration::ZERO)).unwrap());
+    // It has its events, and ends.
+    lead.unfollow(&b);
+    lead.replace();
+    assert!(
+        a.fd.wait(Some(Duration::ZERO)).unwrap(),
+        "the lead was promised to a thread that is gone"
+    );
+    let r = wait_in(&lead, &a).expect("free");
+    lead.leave(r, Some(&a), false);
+}
+
+#[test]
+fn the_background_thread_leads_at_once_when_the_last_leader_has_ended() {
+    let lead = Arc::new(lead());
+    let a = Waiter::new().unwrap();
+    let r = wait_in(&lead, &a).unwrap();
+    lead.replace();
+    assert_eq!(lead.lead(), Lead::Application, "another thread leads");
+    lead.leave(r, Some(&a), false);
+    lead.replace();
+    let no_tick = Ticks { ticked: &|| panic!("it has waited for a tick"), ..ticks() };
+    let Duty::Lead(r) = lead.background_wait(&no_tick, false) else {
+        panic!("no leader has called")
+    };
+    lead.background_leave(r);
+}
+
+#[test]
+fn a_thread_that_sleeps_without_the_lead_wakes_the_first_follower() {
+    let lead = lead();
+    let (a, b) = (Waiter::new().unwrap(), Waiter::new().unwrap());
+    let r = wait_in(&lead, &a).unwrap();
+    assert!(wait_in(&lead, &b).is_none());
+    lead.pass_on();
+    assert!(!b.fd.wait(Some(Duration::ZERO)).unwrap(), "a thread leads");
+    lead.leave(r, Some(&a), false);
+    lead.pass_on();
+    assert!(b.fd.wait(Some(Duration::ZERO)).unwrap());
+    assert_eq!(lead.lead(), Lead::Promised);
+    lead.pass_on();
+    let r = wait_in(&lead, &b).expect("promised");
+    lead.leave(r, Some(&b), false);
+    lead.pass_on();
+    assert_eq!(lead.lead(), Lead::Free, "none follows");
 }
 
 #[test]
@@ -102,7 +157,7 @@ fn a_companion_leads_while_no_other_thread_wants_to() {
     assert!(a.fd.wait(Some(Duration::ZERO)).unwrap(), "the follower is woken");
     assert!(lead.try_companion().is_none(), "the lead is promised to the follower");
     let r = wait_in(&lead, &a).expect("the follower leads");
-    lead.leave(r, Some(&a), (false, false));
+    lead.leave(r, Some(&a), false);
     let r = lead.try_companion().expect("free again");
     assert!(lead.try_lead(false).is_none());
     assert!(lead.must_leave(), "a thread that does not wait has asked for it");
@@ -155,17 +210,17 @@ fn a_leader_that_keeps_the_lead_from_the_sleeper_wakes_it_in_the_end() {
     let fd = sleeping(&lead);
     let (a, b) = (Waiter::new().unwrap(), Waiter::new().unwrap());
     let reactor = wait_in(&lead, &a).expect("it sleeps");
-    lead.leave(reactor, Some(&a), (false, false));
+    lead.leave(reactor, Some(&a), false);
     assert_eq!(lead.lead(), Lead::Free);
     assert!(was_rung(fd), "no thread looks after the shard");
     // Another thread was faster, and has taken the wake-up.
     let reactor = wait_in(&lead, &b).expect("free");
-    lead.leave(reactor, Some(&b), (false, false));
+    lead.leave(reactor, Some(&b), false);
     assert!(was_rung(fd));
     assert!(lead.woke(Vec::new()).is_none());
     let reactor = wait_in(&lead, &a).expect("free");
     let kept = lead.give_back(reactor, &a, Time::ZERO).expect("no thread sleeps any more");
-    lead.leave(kept, Some(&a), (false, false));
+    lead.leave(kept, Some(&a), false);
     assert!(!was_rung(fd));
 }
 
@@ -182,11 +237,11 @@ fn what_the_sleeper_finds_goes_to_the_leader() {
     assert!(!lead.findings.has_any());
     assert_eq!(std::mem::take(&mut reactor.ready), [FOUND]);
     assert!(lead.sleep_below(SleepEnd::FAR) && lead.woke(vec![FOUND]).is_none());
-    lead.leave(reactor, Some(&a), (false, false));
+    lead.leave(reactor, Some(&a), false);
     assert!(!lead.findings.has_any());
     let reactor = wait_in(&lead, &a).expect("free");
     assert_eq!(reactor.ready, [FOUND], "the next leader has it");
-    lead.leave(reactor, Some(&a), (false, false));
+    lead.leave(reactor, Some(&a), false);
     assert!(!lead.sleep_below(SleepEnd::FAR), "no thread leads");
 }
 
@@ -218,7 +273,7 @@ fn a_thread_that_sleeps_in_several_reactors_asks_for_the_lead() {
     lead.background_leave(reactor);
     assert!(a.fd.wait(Some(Duration::ZERO)).unwrap());
     let reactor = wait_in(&lead, &a).expect("free");
-    lead.leave(reactor, Some(&a), (false, false));
+    lead.leave(reactor, Some(&a), false);
 }
 
 #[test]
@@ -237,5 +292,5 @@ fn a_leader_calls_a_parked_thread_to_sleep_below_it() {
     lead.call_sleeper_below();
     assert!(thread.join().unwrap());
     assert!(!lead.is_parked() && lead.has_sleeper());
-    lead.leave(reactor, Some(&a), (false, false));
+    lead.leave(reactor, Some(&a), false);
 }
