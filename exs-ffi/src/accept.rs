@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::net::SocketAddr;
 
+use exs::__ffi as raw;
 use exs::{Socket, SocketType, Token};
 
 use crate::abi::*;
@@ -113,12 +114,22 @@ pub unsafe extern "C" fn exs_accept(
 /// Accepts without a queue.
 fn accept_now(entry: &Entry, fd: c_int, prepared: Prepared) -> Result<c_int> {
     let patience = options::patience(entry, fd, 0, Way::Recv);
-    let result = blocking::run(&entry.socket, patience, |q| {
-        match EpollSet::of_thread().is_some_and(|set| set.event_loop.serves_accepted()) {
-            true => Ok(exs::__ffi::accept_in_loop(&entry.socket, q, TOKEN)?),
-            false => Ok(exs::__ffi::accept_in_turn(&entry.socket, q, TOKEN)?),
+    let socket = &entry.socket;
+    let in_loop = EpollSet::of_thread().is_some_and(|set| set.event_loop.serves_accepted());
+    let result = match patience {
+        _ if in_loop => {
+            blocking::run(socket, patience, |q| Ok(raw::accept_in_loop(socket, q, TOKEN)?))
         }
-    });
+        Patience::None => {
+            blocking::run(socket, patience, |q| Ok(raw::accept_in_turn(socket, q, TOKEN)?))
+        }
+        Patience::Limited(_) | Patience::Endless | Patience::Deaf => {
+            let (queue, home) = raw::private_queue_for_accept(socket)?;
+            blocking::run_on(queue, socket, patience, |q| {
+                Ok(raw::accept_at_home(socket, q, TOKEN, home)?)
+            })
+        }
+    };
     pollable::refresh(entry, fd);
     let mut event = result?;
     let accepted = exs::__ffi::take_accepted(&mut event);

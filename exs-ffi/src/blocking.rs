@@ -40,7 +40,16 @@ pub(crate) fn run(
 ) -> Result<Event> {
     // If the objects for waiting cannot be made, the call must fail before the operation has the
     // memory.
-    let queue = raw::private_queue(socket)?;
+    run_on(raw::private_queue(socket)?, socket, patience, post)
+}
+
+/// The same, on this private queue.
+pub(crate) fn run_on(
+    queue: EventQueue,
+    socket: &Socket,
+    patience: Patience,
+    post: impl FnOnce(&EventQueue) -> Result<()>,
+) -> Result<Event> {
     let result = post(&queue).and_then(|()| wait(socket, &queue, patience));
     raw::keep_private_queue(queue);
     result

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use super::Socket;
-use super::blocking::{keep, queue_for};
+use super::private_queues::{keep, queue_for};
 #[cfg(feature = "tokio")]
 use super::{Event, EventQueue};
 use crate::mem::Buffer;

@@ -1,19 +1,16 @@
 //! Blocking twins: the ES-API's "synchronous" use.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::private_queues::{keep, queue_for, queue_for_accept};
 use super::raw::{with_slice, with_slice_mut};
 use super::{Completion, Event, EventQueue, RemoteBuffer, Socket, ToHost, Token};
 use crate::mem::Buffer;
-use crate::progress::{
-    Error, Interest, QueueOptions, Readiness, RecvFlags, note_service, prepare_to_wait,
-    shard_of_next_accept,
-};
+use crate::progress::{Error, Interest, Readiness, RecvFlags};
 
 /// The calls of a [`Socket`] that wait for their end. Borrowed slices will do, as no
 /// call returns before its operation has ended.
@@ -68,44 +65,6 @@ pub struct Packet {
     pub total: u64,
     /// No message: the peer has ended its direction.
     pub eof: bool,
-}
-
-thread_local! {
-    /// Queues of this thread's blocking calls, of any shard. More than one of a shard, as a call
-    /// may happen inside another one. A signal handler must not call: that would not be sound in C
-    /// either.
-    static QUEUES: RefCell<Vec<EventQueue>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A queue of this thread's, on which the thread can wait for an operation of the socket: in the
-/// socket's home, so that no event crosses, or in the thread's if it has none yet. The descriptor
-/// that a wait takes must be there before an operation holds borrowed memory.
-pub(super) fn queue_for(socket: &Socket) -> Result<EventQueue, Error> {
-    prepare_to_wait()?;
-    let shard = socket.handle().shard();
-    if socket.handle().is_connected() {
-        note_service();
-    }
-    let take = |queues: &RefCell<Vec<EventQueue>>| {
-        let mut queues = queues.borrow_mut();
-        let found = queues.iter().rposition(|queue| queue.shard() == shard)?;
-        Some(queues.swap_remove(found))
-    };
-    // A thread that ends has no stack any more.
-    match QUEUES.try_with(take) {
-        Ok(Some(queue)) => Ok(queue),
-        _ => {
-            let options = QueueOptions::default().with_depth(4).with_shard(Some(shard));
-            EventQueue::for_blocking_calls(&options)
-        }
-    }
-}
-
-/// Keeps the queue for the thread's next call, unless it still has an operation.
-pub(super) fn keep(queue: EventQueue) {
-    if queue.outstanding() == 0 {
-        let _ = QUEUES.try_with(|q| q.borrow_mut().push(queue));
-    }
 }
 
 /// The one event of the operation just posted, whatever signals say.
@@ -193,10 +152,11 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// If the socket is not listening, or is closed meanwhile.
     pub fn accept(&self) -> Result<(Socket, SocketAddr), Error> {
-        match self
-            .run(|q| self.socket.accept_in(q, TOKEN, shard_of_next_accept()))?
-            .into_completion()?
-        {
+        let (queue, home) = queue_for_accept(self.socket)?;
+        let posted = self.socket.accept_in(&queue, TOKEN, home);
+        let event = posted.and_then(|()| wait(&queue, self.socket));
+        keep(queue);
+        match event?.into_completion()? {
             Completion::Accept { socket, peer } => Ok((socket, peer)),
             other => Err(Error::invalid(format!("accept ended with {other:?}"))),
         }

@@ -24,6 +24,7 @@ mod kernel;
 pub mod metrics;
 mod onesided;
 mod place;
+mod private_queues;
 mod queue;
 pub mod raw;
 mod socket;

@@ -288,12 +288,21 @@ pub fn is_dormant_loan(socket: &Socket) -> bool {
 /// # Errors
 /// What the kernel says, if the thread cannot wait.
 pub fn private_queue(socket: &Socket) -> Result<EventQueue, Error> {
-    super::blocking::queue_for(socket)
+    super::private_queues::queue_for(socket)
+}
+
+/// A queue of the calling thread's for an accept of the listener that the thread waits for, and the home of
+/// the connection, for [`accept_at_home`]. To be given back by [`keep_private_queue`].
+///
+/// # Errors
+/// What the kernel says, if the thread cannot wait.
+pub fn private_queue_for_accept(listener: &Socket) -> Result<(EventQueue, Shard), Error> {
+    super::private_queues::queue_for_accept(listener)
 }
 
 /// Keeps a queue that [`private_queue`] has given for the thread's next call.
 pub fn keep_private_queue(queue: EventQueue) {
-    super::blocking::keep(queue);
+    super::private_queues::keep(queue);
 }
 
 /// A queue for connects of sockets whose descriptors the program polls. So the connections are in no
@@ -315,13 +324,26 @@ pub fn shown_fd(queue: &EventQueue) -> RawFd {
 /// Where sockets live that have no connection.
 pub const FIRST_SHARD: Shard = Shard::FIRST;
 
-/// Accepts a connection, for a caller that waits for it. The shards of the process take turns in
-/// having such connections.
+/// Accepts a connection, whose home this shard is.
+///
+/// # Errors
+/// As [`Socket::accept`].
+pub fn accept_at_home(
+    socket: &Socket,
+    queue: &EventQueue,
+    token: Token,
+    home: Shard,
+) -> Result<(), Error> {
+    socket.accept_in(queue, token, home)
+}
+
+/// Accepts a connection, for a caller that looks for it and does not wait. The shards of the process take
+/// turns in having such connections.
 ///
 /// # Errors
 /// As [`Socket::accept`].
 pub fn accept_in_turn(socket: &Socket, queue: &EventQueue, token: Token) -> Result<(), Error> {
-    socket.accept_in(queue, token, shard_of_next_accept())
+    socket.accept_in(queue, token, shard_of_next_accept().home)
 }
 
 /// The shard in which a socket lives.

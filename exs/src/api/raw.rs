@@ -21,11 +21,12 @@ use std::time::Duration;
 pub use super::batch::{Tagged as Posting, recv_batch, send_batch};
 pub use super::event_loop::{accept_in_loop, in_loop, note_loop, send_in_loop};
 pub use super::place::{
-    FIRST_SHARD, LoopId, Place, RecvAtOnce, Standing, Watch, accept_in_turn, cancel_but, cancel_on,
-    dequeue_exact, dequeue_of, end_polling, end_polling_at_end, failure, found_nothing, inner_fd,
-    is_watched, keep_private_queue, kept_standing, may_pass, polled, private_queue,
-    queue_for_descriptors, recv_at_once, recv_passing, recv_ready, rung_by, send_at_once, shard_of,
-    shown_fd, standing, tag, tagged, take_accepted, take_descriptor, watch,
+    FIRST_SHARD, LoopId, Place, RecvAtOnce, Standing, Watch, accept_at_home, accept_in_turn,
+    cancel_but, cancel_on, dequeue_exact, dequeue_of, end_polling, end_polling_at_end, failure,
+    found_nothing, inner_fd, is_watched, keep_private_queue, kept_standing, may_pass, polled,
+    private_queue, private_queue_for_accept, queue_for_descriptors, recv_at_once, recv_passing,
+    recv_ready, rung_by, send_at_once, shard_of, shown_fd, standing, tag, tagged, take_accepted,
+    take_descriptor, watch,
 };
 #[cfg(any(test, feature = "internals"))]
 pub use super::place::{is_attended, is_dormant_loan, is_waiting_on_loan};

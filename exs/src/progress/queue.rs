@@ -61,8 +61,8 @@ pub struct QueueCore {
     depth: AtomicUsize,
     pace: Pace,
     connections: QueueConnections,
-    /// The eventfd for a program that waits by epoll(7) or a similar call.
-    fd: EventFd,
+    /// The eventfd for a program that waits by epoll(7) or the like. None: it is for blocking calls.
+    fd: Option<EventFd>,
     /// What the program polls. Empty: this does not drive the shard.
     drive: OnceLock<DriveFds>,
     serves: QueueUse,
@@ -95,6 +95,7 @@ impl QueueCore {
         if opts.depth == 0 {
             return Err(Error::invalid("an event queue needs a depth of at least 1"));
         }
+        let fd = (serves != QueueUse::Blocking).then(EventFd::new).transpose();
         Ok(QueueCore {
             seat,
             inner: Mutex::default(),
@@ -105,7 +106,7 @@ impl QueueCore {
             depth: AtomicUsize::new(opts.depth),
             pace: Pace::new(opts.wait),
             connections: QueueConnections::default(),
-            fd: EventFd::new().map_err(|e| Error::os("eventfd", &e))?,
+            fd: fd.map_err(|e| Error::os("eventfd", &e))?,
             drive: OnceLock::new(),
             serves,
             fd_use: AtomicU8::new(FdUse::None as u8),

@@ -398,17 +398,27 @@ pub(crate) fn note_service() {
     let _ = SERVES.try_with(|serves| serves.set(true));
 }
 
-/// The home of the connection that a blocking accept brings. A thread that serves its connections
+/// The place of the connection that a blocking accept brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NextAccept {
+    /// Its home.
+    pub(crate) home: Shard,
+    /// The thread that accepts serves the connection, so it waits for it there, too.
+    pub(crate) serves: bool,
+}
+
+/// The place of the connection that a blocking accept brings. A thread that serves its connections
 /// itself gets them in its own shard. A thread that accepts again and again, and makes no call on
 /// the connections, gives them to other threads. Then the shards take turns.
-pub(crate) fn of_next_accept() -> Shard {
+pub(crate) fn of_next_accept() -> NextAccept {
     let own = of_thread_that(true);
     let serves = SERVES.try_with(|serves| serves.replace(false)).unwrap_or(true);
     if serves {
-        return usable(own);
+        return NextAccept { home: usable(own), serves };
     }
     let given = GIVEN.try_with(|n| n.replace(n.get() + 1) + 1).unwrap_or(0);
-    usable(Shard::in_turn(own.index() as u64 + given, limits().usual))
+    let home = usable(Shard::in_turn(own.index() as u64 + given, limits().usual));
+    NextAccept { home, serves }
 }
 
 /// The home of the connection that an accept brings to the event loop of this thread, which serves it.
@@ -453,14 +463,14 @@ mod tests {
         let own = of_thread();
         assert_eq!(own, of_thread());
         for _ in 0..3 {
-            assert_eq!(of_next_accept(), own);
+            assert_eq!(of_next_accept(), NextAccept { home: own, serves: true });
             note_service();
         }
         // Now the thread gives its connections away. The process has no more than one shard here.
-        assert_eq!(of_next_accept(), own);
+        assert_eq!(of_next_accept(), NextAccept { home: own, serves: true });
         let given = GIVEN.get();
         for _ in 0..3 {
-            of_next_accept();
+            assert!(!of_next_accept().serves);
         }
         assert_eq!(GIVEN.get(), given + 3);
     }

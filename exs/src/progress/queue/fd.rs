@@ -55,13 +55,17 @@ impl QueueCore {
         let mut inner = self.lock();
         self.fd_use.fetch_max(user as u8, Ordering::AcqRel);
         self.signal(&mut inner);
-        &self.fd
+        self.fd.as_ref().expect("only a thread that blocks waits at a queue for blocking calls")
     }
 
     /// Makes the descriptor readable, if events wait and a user has asked for it.
     pub(super) fn signal(&self, inner: &mut Inner) {
-        if inner.signal == Signal::Off && !inner.events.is_empty() && self.has_fd() {
-            self.fd.signal();
+        if inner.signal == Signal::Off
+            && !inner.events.is_empty()
+            && self.has_fd()
+            && let Some(fd) = &self.fd
+        {
+            fd.signal();
             inner.signal = Signal::On;
         }
     }
@@ -70,7 +74,7 @@ impl QueueCore {
     pub(super) fn end_signal(&self, inner: &mut Inner) {
         match inner.signal {
             Signal::On if inner.events.is_empty() => {
-                self.fd.drain();
+                self.fd.as_ref().inspect(|fd| fd.drain());
                 inner.signal = Signal::Off;
             }
             Signal::Quiet => {
