@@ -12,6 +12,7 @@ use exs::{Buffer, Completion, EventKind, EventQueue, RecvFlags, Socket, Token};
 use exs_tools::fail::{During, Failure};
 use exs_tools::registered::dequeue;
 use rustix::event::epoll;
+use rustix::io::Errno;
 
 use super::ask::{ask, dial_all};
 use super::carrier::Carrier;
@@ -181,13 +182,25 @@ impl WaitingPlace for EventQueue {
                 if event.into_result().is_err() || !whole {
                     continue;
                 }
-                match kind {
-                    EventKind::Recv => socket.send(self, token, buffer).during("send")?,
-                    _ => socket.recv(self, token, buffer, RecvFlags::WAITALL).during("recv")?,
+                let posted = match kind {
+                    EventKind::Recv => socket.send(self, token, buffer),
+                    _ => socket.recv(self, token, buffer, RecvFlags::WAITALL),
+                };
+                // Nor does one that has gone since.
+                if let Err(e) = posted.map_err(exs::Error::from)
+                    && !has_gone(&e)
+                {
+                    return Err(e).during("send or recv");
                 }
             }
         }
     }
+}
+
+/// True if a call has failed because the peer has ended the connection.
+fn has_gone(e: &exs::Error) -> bool {
+    let ends = [Errno::PIPE, Errno::CONNRESET, Errno::NOTCONN];
+    ends.iter().any(|errno| errno.raw_os_error() == e.errno())
 }
 
 /// An epoll set.
@@ -210,7 +223,7 @@ impl WaitingPlace for EpollSet {
         let mut ready = Vec::with_capacity(BATCH);
         loop {
             match epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut ready), None) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 other => other.map(drop).during("epoll")?,
             }
             for event in ready.drain(..) {
