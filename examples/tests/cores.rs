@@ -159,6 +159,13 @@ fn connections_that_come_and_go() {
         wanted.push(over(&["tcp"], shape, "-"));
         wanted.push(over(&EXS, shape, "tcp"));
     }
+    let served = ["1 thread, a thread for each", "8 threads, a thread for each"];
+    let pools = ["2 threads, a pool serves", "8 threads, a pool serves"];
+    for threads in served.into_iter().chain(pools) {
+        let shape = format!("connects of {threads}");
+        wanted.push(over(&["tcp"], &shape, "-"));
+        wanted.push(over(&EXS, &shape, "tcp"));
+    }
     assert_rows(found, &wanted);
 }
 

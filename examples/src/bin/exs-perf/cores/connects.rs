@@ -1,15 +1,19 @@
 //! Connections made, used for a byte each way, and closed.
 
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use exs_tools::fail::Failure;
+use serde::{Deserialize, Serialize};
 
 use super::ask::{PATIENCE, unexpected};
 use super::carrier::Carrier;
-use super::clock::rate;
+use super::clock::{Clock, rate};
 use super::loops::{self, News, Plan, Way};
 use super::serve::Service;
-use super::sockets::{Listener, connect};
+use super::sockets::{End, Listener, connect};
 use crate::usage::allow_connections;
 
 /// One after the other. Both ends are threads of this process, with calls that block.
@@ -41,6 +45,108 @@ pub(super) fn in_turn(carrier: Carrier, duration: Duration) -> Result<f64, Failu
     })
 }
 
+/// How the threads of a server share its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Sharing {
+    /// One thread accepts, and begins another one for each connection.
+    ThreadEach,
+    /// As many threads as clients accept, and serve what they have accepted.
+    Pool,
+}
+
+impl fmt::Display for Sharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Sharing::ThreadEach => "a thread for each",
+            Sharing::Pool => "a pool serves",
+        })
+    }
+}
+
+/// As many threads as `clients` connect, one connection after the other, with calls that block. The
+/// server is threads of this process.
+pub(super) fn served(
+    carrier: Carrier,
+    sharing: Sharing,
+    clients: usize,
+    duration: Duration,
+) -> Result<f64, Failure> {
+    let listener = Listener::new(carrier)?;
+    let to = listener.addr()?;
+    let servers = if sharing == Sharing::Pool { clients } else { 1 };
+    rate(clients + servers, duration, |n, clock| {
+        clock.ready();
+        if n < clients {
+            let count = use_connections(clock, || connect(carrier, to))?;
+            // A connection without a byte ends a thread of the pool, or is one of as many as end the
+            // thread that accepts.
+            connect(carrier, to)?.shutdown()?;
+            return Ok(count);
+        }
+        match sharing {
+            Sharing::Pool => while answer(listener.accept()?)? {},
+            Sharing::ThreadEach => {
+                accept_for_threads(&listener, clients, || connect(carrier, to))?;
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// Connects, sends a byte, waits for one, and closes, until the time is over. Returns how often.
+fn use_connections(
+    clock: &Clock,
+    connect: impl Fn() -> Result<End, Failure>,
+) -> Result<u64, Failure> {
+    let mut byte = [1];
+    let mut connections = 0;
+    while !clock.is_over() {
+        let mut end = connect()?;
+        end.send(&byte)?;
+        if !end.recv(&mut byte)? {
+            return Err(Failure("the server has ended a connection".to_owned()));
+        }
+        connections += clock.unit();
+    }
+    Ok(connections)
+}
+
+/// Answers a byte. False: none has come.
+fn answer(mut end: End) -> Result<bool, Failure> {
+    let mut byte = [0];
+    let came = end.recv(&mut byte)?;
+    if came {
+        end.send(&byte)?;
+        end.recv(&mut byte)?;
+    }
+    Ok(came)
+}
+
+/// Begins a thread for each connection, until as many connections as `ends` have brought no byte.
+fn accept_for_threads(
+    listener: &Listener,
+    ends: usize,
+    connect: impl Fn() -> Result<End, Failure> + Sync,
+) -> Result<(), Failure> {
+    let ended = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        loop {
+            let end = listener.accept()?;
+            if ended.load(Ordering::SeqCst) == ends {
+                return Ok(());
+            }
+            let (ended, connect) = (&ended, &connect);
+            scope.spawn(move || -> Result<(), Failure> {
+                if !answer(end)? && ended.fetch_add(1, Ordering::SeqCst) + 1 == ends {
+                    // The thread that accepts sees it.
+                    connect()?.shutdown()?;
+                }
+                Ok(())
+            });
+        }
+    })
+}
+
 /// The server, in another process, has this many threads with queues of their own, which accept from
 /// one listener. As many threads here connect, one connection after the other.
 pub(super) fn accepted_by(
@@ -58,17 +164,7 @@ pub(super) fn accepted_by(
     let server = service.start()?;
     rate(threads, duration, |_, clock| {
         clock.ready();
-        let mut byte = [1];
-        let mut connections = 0;
-        while !clock.is_over() {
-            let mut end = connect(carrier, server.addr())?;
-            end.send(&byte)?;
-            if !end.recv(&mut byte)? {
-                return Err(Failure("the server has ended a connection".to_owned()));
-            }
-            connections += clock.unit();
-        }
-        Ok(connections)
+        use_connections(clock, || connect(carrier, server.addr()))
     })
 }
 

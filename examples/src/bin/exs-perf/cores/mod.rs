@@ -15,8 +15,8 @@
 //! - `pooled`: threads take connections from a pool, ask on one at a time, and put it back.
 //! - `rarely`: a thread asks a server in another process now and then, with calls that block.
 //! - many connections that carry a stream: the bandwidth test of exs-perf, with two threads.
-//! - `connects`: connections made, used and closed; one after the other, all at once, and with
-//!   several threads that accept.
+//! - `connects`: connections made, used and closed; one after the other, all at once, with a thread
+//!   for each or a pool of threads that serve them, and with several threads that accept.
 //! - `memory`: what idle connections and idle queues cost.
 
 mod ask;

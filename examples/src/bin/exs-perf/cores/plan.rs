@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::carrier::Carrier;
+use super::connects::Sharing;
 use super::loops::Way;
 use super::placement::Placement;
 use super::pooled::Waiting;
@@ -148,6 +149,7 @@ impl Scope {
         groups.push(self.many("many-64k", 64 << 10));
         groups.push(self.many("many-1m", 1 << 20));
         groups.push(self.beside_tcp("connects-in-turn", &[Shape::InTurn]));
+        groups.push(self.served());
         let at_once = Shape::AtOnce { connects: self.at_once };
         groups.push(self.beside_tcp("connects-at-once", &[at_once]));
         groups.push(self.accepted());
@@ -331,6 +333,24 @@ impl Scope {
             for &shape in shapes {
                 let subject = over(carrier, shape);
                 group.row(subject, self.with_tcp(subject), both(carrier, Aim::Least(0.5)));
+            }
+        }
+        group
+    }
+
+    /// Connections that threads of a server serve.
+    fn served(&self) -> Group {
+        let mut group = Group::new("connects-served");
+        let shapes = [
+            (Sharing::ThreadEach, 1),
+            (Sharing::ThreadEach, 8),
+            (Sharing::Pool, 2),
+            (Sharing::Pool, 8),
+        ];
+        for &carrier in &self.carriers {
+            for (sharing, clients) in shapes {
+                let subject = over(carrier, Shape::Served { sharing, clients });
+                group.row(subject, self.with_tcp(subject), None);
             }
         }
         group

@@ -8,6 +8,7 @@ use exs_tools::fail::Failure;
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Carrier;
+use super::connects::Sharing;
 use super::loops::Way;
 use super::placement::Placement;
 use super::pooled::Waiting;
@@ -42,6 +43,8 @@ pub(super) enum Shape {
     Flow { connections: u32, depth: u32, threads: u32, size: usize },
     /// Connections one after the other.
     InTurn,
+    /// As many threads as `clients` make connections, and a server of threads serves them.
+    Served { sharing: Sharing, clients: usize },
     /// Connections that are begun all at once.
     AtOnce { connects: u32 },
     /// Connections that this many threads accept from one listener.
@@ -123,6 +126,9 @@ impl Shape {
                 return Ok(Sample { figure: record.msgs_per_s, slowest });
             }
             Shape::InTurn => connects::in_turn(over()?, duration)?,
+            Shape::Served { sharing, clients } => {
+                connects::served(over()?, sharing, clients, duration)?
+            }
             Shape::AtOnce { connects } => connects::at_once(over()?, connects)?,
             Shape::Accepted { threads } => connects::accepted_by(over()?, threads, duration)?,
             Shape::IdleConnection { connections } => memory::of_connection(over()?, connections)?,
@@ -196,6 +202,9 @@ impl fmt::Display for Shape {
                 write!(f, "{connections} connections, {}, {}", bytes(size), of(threads as usize))
             }
             Shape::InTurn => write!(f, "connects in turn"),
+            Shape::Served { sharing, clients } => {
+                write!(f, "connects of {}, {sharing}", of(clients))
+            }
             Shape::AtOnce { connects } => write!(f, "{connects} connects at once"),
             Shape::Accepted { threads: 1 } => write!(f, "connects, 1 thread accepts"),
             Shape::Accepted { threads } => write!(f, "connects, {threads} threads accept"),
