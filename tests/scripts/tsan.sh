@@ -86,6 +86,7 @@ for shards in 8 1; do
     run $shards socket_contract soft_ipv4 shm_ipv4
     run $shards attend
     run $shards attend_queues
+    run $shards brief_connections
     # It makes two.
     [ $shards = 1 ] || run $shards wait_elsewhere
     run $shards stress chaos threads
