@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use super::{Driven, EventQueue, Socket, Token};
 use crate::mem::Buffer;
-use crate::progress::{Error, LoopId, QueueOptions, Shard, Standing, shard_of_loop};
+use crate::progress::{Error, LoopId, QueueOptions, ServedBy, Shard, Standing, shard_of_loop};
 
 /// What drives one shard for an event loop of the program's. Its descriptor is readable while the shard
 /// has something to do, and the loop then calls [`LoopDriver::drive`].
@@ -67,7 +67,7 @@ impl AsRawFd for LoopDriver {
 /// # Ok::<(), exs::Error>(())
 /// ```
 pub fn in_loop(queue: &EventQueue) -> EventQueue {
-    queue.in_loop()
+    queue.for_connections(ServedBy::EventLoop)
 }
 
 /// Accepts a connection, for a thread with an event loop that drives shards, and that serves the
@@ -76,7 +76,7 @@ pub fn in_loop(queue: &EventQueue) -> EventQueue {
 /// # Errors
 /// As [`Socket::accept`].
 pub fn accept_in_loop(socket: &Socket, queue: &EventQueue, token: Token) -> Result<(), Error> {
-    socket.accept_in(&queue.in_loop(), token, shard_of_loop())
+    socket.accept_in(&in_loop(queue), token, shard_of_loop())
 }
 
 /// As [`send_at_once`](super::raw::send_at_once), for a socket that an event loop serves which drives its

@@ -10,7 +10,7 @@ use super::{Event, EventQueue, Refused, RungBy, Socket, Token};
 use crate::mem::Buffer;
 use crate::progress::{
     Awaited, Error, EventKind, FdUse, QueueCore, QueueOptions, RawEvent, Readiness, RecvFlags,
-    Shard, shard_of_next_accept,
+    ServedBy, Shard, shard_of_next_accept,
 };
 pub use crate::progress::{LoopId, RecvAtOnce, Standing, Watch};
 
@@ -337,13 +337,15 @@ pub fn accept_at_home(
     socket.accept_in(queue, token, home)
 }
 
-/// Accepts a connection, for a caller that looks for it and does not wait. The shards of the process take
-/// turns in having such connections.
+/// Accepts a connection, for a caller that looks for it and does not wait: its program most likely polls
+/// descriptors, also that of the connection, which is in no link group. The shards of the process take turns
+/// in having such connections.
 ///
 /// # Errors
 /// As [`Socket::accept`].
 pub fn accept_in_turn(socket: &Socket, queue: &EventQueue, token: Token) -> Result<(), Error> {
-    socket.accept_in(queue, token, shard_of_next_accept().home)
+    let queue = queue.for_connections(ServedBy::Poller);
+    socket.accept_in(&queue, token, shard_of_next_accept().home)
 }
 
 /// The shard in which a socket lives.

@@ -10,8 +10,8 @@ use super::{Event, Socket};
 #[cfg(feature = "futures")]
 use crate::progress::Workers;
 use crate::progress::{
-    Awaited, Error, QueueCore, QueueOptions, QueueUse, Shard, Ticket, WaitPolicy, Waited, Want,
-    first_shard, note_own_shard,
+    Awaited, Error, QueueCore, QueueOptions, QueueUse, ServedBy, Shard, Ticket, WaitPolicy, Waited,
+    Want, first_shard, note_own_shard,
 };
 
 use super::Token;
@@ -43,13 +43,13 @@ pub struct EventQueue {
     core: Arc<QueueCore>,
     /// The raw layer's name for what is posted by this handle.
     tag: [u64; 2],
-    /// The thread that posts by this handle runs an event loop.
-    in_loop: bool,
+    /// What serves the connections that begin by this handle.
+    served_by: ServedBy,
 }
 
 impl EventQueue {
     fn of(core: Arc<QueueCore>) -> EventQueue {
-        EventQueue { core, tag: [0; 2], in_loop: false }
+        EventQueue { core, tag: [0; 2], served_by: ServedBy::QueueUse }
     }
 
     /// A queue for `depth` operations: those in flight and those whose events were
@@ -388,9 +388,9 @@ impl EventQueue {
         EventQueue { tag, ..self.clone() }
     }
 
-    /// A handle to the same queue. Connections that the thread begins by it are served by its event loop.
-    pub(super) fn in_loop(&self) -> EventQueue {
-        EventQueue { in_loop: true, ..self.clone() }
+    /// A handle to the same queue. It says what serves the connections that begin by it.
+    pub(super) fn for_connections(&self, served_by: ServedBy) -> EventQueue {
+        EventQueue { served_by, ..self.clone() }
     }
 
     /// The descriptor, for the program: it waits there from now on.
@@ -416,7 +416,7 @@ impl EventQueue {
     /// name takes its place: the sockets of the C library have no user data.
     pub(super) fn ticket(&self, token: Token, user_data: u64) -> Ticket<'_> {
         let tag = if self.tag == [0; 2] { [user_data, 0] } else { self.tag };
-        Ticket { queue: &self.core, token: token.0, tag, in_loop: self.in_loop }
+        Ticket { queue: &self.core, token: token.0, tag, served_by: self.served_by }
     }
 }
 

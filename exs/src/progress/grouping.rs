@@ -43,6 +43,18 @@ pub enum Grouping {
     Off,
 }
 
+/// What serves the connections that an operation begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ServedBy {
+    /// What the use of the operation's queue says.
+    #[default]
+    QueueUse,
+    /// An event loop of the thread that posts, which drives the shards of its sockets.
+    EventLoop,
+    /// A program that polls the descriptors of its sockets.
+    Poller,
+}
+
 /// The program's way to use the connections that it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupUse {

@@ -102,6 +102,7 @@ pub use event::{Bufs, EventKind, Guest, RawEvent, Readiness, Untaken};
 pub(crate) use exit::owns_sockets;
 pub use flags::{Interest, RecvFlags, Rights};
 pub use grouping::Grouping;
+pub(crate) use grouping::ServedBy;
 pub use handle::SocketHandle;
 pub use host::Host;
 pub(crate) use loan::LentRecv;

@@ -14,7 +14,7 @@ use super::spread::Parcel;
 use super::startups::StartupId;
 use super::{Engine, Error, SockId};
 use crate::progress::event::{Bufs, EventKind};
-use crate::progress::grouping::Grouping;
+use crate::progress::grouping::{Grouping, ServedBy};
 use crate::progress::handle::SocketHandle;
 use crate::progress::options::Options;
 use crate::progress::route::Route;
@@ -86,7 +86,8 @@ impl Engine {
         let here = self.neighbours.here();
         // Event loops of several shards would say one thing and the other in turn.
         let accepts = self.sockets.find(id)?.accepts.as_ref();
-        let spreads = ticket.in_loop && accepts.is_some_and(|a| a.spreads(here));
+        let spreads =
+            ticket.served_by == ServedBy::EventLoop && accepts.is_some_and(|a| a.spreads(here));
         let takes = match ticket.group_use().takes() {
             TakesGroups::Yes if home != here || spreads => TakesGroups::No,
             takes => takes,

@@ -208,7 +208,7 @@ pub(super) fn first_buffer(bufs: &Bufs) -> Option<&Buffer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::QueueOptions;
+    use crate::progress::{QueueOptions, ServedBy};
 
     #[test]
     fn an_id_never_names_another_operation() {
@@ -216,7 +216,8 @@ mod tests {
         let mut table = OpTable::default();
         let sock = |index| SockId { index, generation: 1 };
         let mut insert = |s, token| {
-            let ticket = Ticket { queue: &queue, token, tag: [0; 2], in_loop: false };
+            let ticket =
+                Ticket { queue: &queue, token, tag: [0; 2], served_by: ServedBy::QueueUse };
             table.insert(Op::new(sock(s), &ticket, EventKind::Send, Bufs::None))
         };
         let (a, b, c) = (insert(1, 7), insert(1, 8), insert(2, 7));
@@ -233,7 +234,7 @@ mod tests {
     fn what_is_kept_ends_with_its_operation() {
         let queue = QueueCore::new(&QueueOptions::default()).unwrap();
         let (mut table, sock) = (OpTable::default(), SockId { index: 0, generation: 1 });
-        let ticket = Ticket { queue: &queue, token: 1, tag: [0; 2], in_loop: false };
+        let ticket = Ticket { queue: &queue, token: 1, tag: [0; 2], served_by: ServedBy::QueueUse };
         let op = || Op::new(sock, &ticket, EventKind::Read, Bufs::None);
         let (plain, first) = (table.insert(op()), table.insert(op()));
         table.keep(first).unwrap().window = Some(7);

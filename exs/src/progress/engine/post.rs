@@ -14,7 +14,7 @@ use crate::ids::OpId;
 use crate::progress::call::Call;
 use crate::progress::event::{Bufs, EventKind, RawEvent};
 use crate::progress::flags::{Interest, RecvFlags};
-use crate::progress::grouping::GroupUse;
+use crate::progress::grouping::{GroupUse, ServedBy};
 use crate::progress::queue::QueueCore;
 use crate::rnic::{FileRange, Mr};
 use crate::session::{After, Buf, IoVec, OpError, RecvOpts, SendSource};
@@ -38,14 +38,18 @@ pub(crate) struct Ticket<'a> {
     pub(crate) token: u64,
     /// A second name, for the raw layer. The event carries it, too.
     pub(crate) tag: [u64; 2],
-    /// The thread that posts runs an event loop, which drives the shards of its sockets.
-    pub(crate) in_loop: bool,
+    /// What serves a connection that begins by this operation.
+    pub(crate) served_by: ServedBy,
 }
 
 impl Ticket<'_> {
     /// How the program uses a connection that begins by this operation.
     pub(super) fn group_use(&self) -> GroupUse {
-        if self.in_loop { GroupUse::Usual } else { self.queue.group_use() }
+        match self.served_by {
+            ServedBy::QueueUse => self.queue.group_use(),
+            ServedBy::EventLoop => GroupUse::Usual,
+            ServedBy::Poller => GroupUse::Polled,
+        }
     }
 }
 
