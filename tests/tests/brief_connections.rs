@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::thread;
 
 use exs::{Completion, EventQueue, Options, Socket, SocketType, Token, Transport};
-use exs_tests::harness::Watchdog;
 
 const CLIENTS: u8 = 4;
 const CONNECTIONS: u8 = 120;
@@ -79,72 +78,80 @@ fn ask_in_threads(transport: Transport, to: SocketAddr) {
     });
 }
 
-fn of_all_transports(what: &'static str, test: fn(Transport)) {
-    let _dog = Watchdog::new(what);
-    for transport in [Transport::Soft, Transport::Shm] {
-        test(transport);
-    }
+/// The cases over each transport.
+macro_rules! cases {
+    ($($case:ident),*) => {
+        cases!(@ soft, Soft, $($case),*);
+        cases!(@ shm, Shm, $($case),*);
+    };
+    (@ $name:ident, $transport:ident, $($case:ident),*) => {
+        mod $name {
+            use exs::Transport;
+            use exs_tests::harness::Watchdog;
+
+            $(
+                #[test]
+                fn $case() {
+                    let _dog = Watchdog::new(concat!(stringify!($name), "::", stringify!($case)));
+                    super::$case(Transport::$transport);
+                }
+            )*
+        }
+    };
 }
 
-#[test]
-fn a_thread_for_each_connection() {
-    of_all_transports("a thread for each connection", |transport| {
-        let (listener, addr) = listener(transport);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                for _ in 0..u32::from(CLIENTS) * u32::from(CONNECTIONS) {
-                    let (socket, _) = listener.blocking().accept().unwrap();
-                    scope.spawn(move || serve(&socket));
-                }
-            });
-            ask_in_threads(transport, addr);
+cases!(a_thread_for_each_connection, a_pool_of_threads_that_accept_and_serve, accepts_by_a_queue);
+
+fn a_thread_for_each_connection(transport: Transport) {
+    let (listener, addr) = listener(transport);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..u32::from(CLIENTS) * u32::from(CONNECTIONS) {
+                let (socket, _) = listener.blocking().accept().unwrap();
+                scope.spawn(move || serve(&socket));
+            }
         });
+        ask_in_threads(transport, addr);
     });
 }
 
 /// The threads of the pool are more than the clients, so each thread may have its last connection late.
-#[test]
-fn a_pool_of_threads_that_accept_and_serve() {
-    of_all_transports("a pool", |transport| {
-        let (listener, addr) = listener(transport);
-        let pool: Vec<_> = (0..CLIENTS + 2)
-            .map(|_| {
-                let listener = Arc::clone(&listener);
-                thread::spawn(move || {
-                    let mut served = 0;
-                    // The listener is shut down at the end.
-                    while let Ok((socket, _)) = listener.blocking().accept() {
-                        serve(&socket);
-                        served += 1;
-                    }
-                    served
-                })
+fn a_pool_of_threads_that_accept_and_serve(transport: Transport) {
+    let (listener, addr) = listener(transport);
+    let pool: Vec<_> = (0..CLIENTS + 2)
+        .map(|_| {
+            let listener = Arc::clone(&listener);
+            thread::spawn(move || {
+                let mut served = 0;
+                // The listener is shut down at the end.
+                while let Ok((socket, _)) = listener.blocking().accept() {
+                    serve(&socket);
+                    served += 1;
+                }
+                served
             })
-            .collect();
-        ask_in_threads(transport, addr);
-        listener.blocking().close().unwrap();
-        let served: u32 = pool.into_iter().map(|thread| thread.join().unwrap()).sum();
-        assert_eq!(served, u32::from(CLIENTS) * u32::from(CONNECTIONS));
-    });
+        })
+        .collect();
+    ask_in_threads(transport, addr);
+    listener.blocking().close().unwrap();
+    let served: u32 = pool.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(served, u32::from(CLIENTS) * u32::from(CONNECTIONS));
 }
 
 /// A thread accepts by its queue, and serves each connection by calls that block.
-#[test]
-fn accepts_by_a_queue() {
-    of_all_transports("accepts by a queue", |transport| {
-        let (listener, addr) = listener(transport);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let queue = EventQueue::new(16).unwrap();
+fn accepts_by_a_queue(transport: Transport) {
+    let (listener, addr) = listener(transport);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let queue = EventQueue::new(16).unwrap();
+            listener.accept(&queue, Token(1)).unwrap();
+            for _ in 0..u32::from(CLIENTS) * u32::from(CONNECTIONS) {
+                let came = queue.next().unwrap().into_completion().unwrap();
                 listener.accept(&queue, Token(1)).unwrap();
-                for _ in 0..u32::from(CLIENTS) * u32::from(CONNECTIONS) {
-                    let came = queue.next().unwrap().into_completion().unwrap();
-                    listener.accept(&queue, Token(1)).unwrap();
-                    let Completion::Accept { socket, .. } = came else { panic!("{came:?}") };
-                    scope.spawn(move || serve(&socket));
-                }
-            });
-            ask_in_threads(transport, addr);
+                let Completion::Accept { socket, .. } = came else { panic!("{came:?}") };
+                scope.spawn(move || serve(&socket));
+            }
         });
+        ask_in_threads(transport, addr);
     });
 }
