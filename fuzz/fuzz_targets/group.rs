@@ -79,14 +79,7 @@ fuzz_target!(|data: &[u8]| {
 
     let mut peer = TcpStream::connect(addr).expect("connect");
     peer.set_nonblocking(true).expect("a flag");
-    let hello = HelloRepr {
-        answer: false,
-        kind: GroupKind::Many,
-        window: 1 << 16,
-        streams: 1,
-        groups: 0,
-        token: 0,
-    };
+    let hello = HelloRepr::of_dialer(GroupKind::Many, 1 << 16, 1);
     peer.write_all(&hello.emit()).expect("a new connection has room");
     let mut answer = [0; HELLO_LEN];
     w.until("the answer", |_| peer.read_exact(&mut answer).ok());

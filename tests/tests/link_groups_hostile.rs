@@ -25,14 +25,7 @@ impl Stranger {
     fn call<H: Harness>(w: &mut World<H>, addr: SocketAddr) -> Stranger {
         let mut stream = TcpStream::connect(addr).unwrap();
         stream.set_nonblocking(true).unwrap();
-        let hello = HelloRepr {
-            answer: false,
-            kind: GroupKind::Many,
-            window: 1 << 16,
-            streams: 1,
-            groups: 0,
-            token: 0,
-        };
+        let hello = HelloRepr::of_dialer(GroupKind::Many, 1 << 16, 1);
         stream.write_all(&hello.emit()).unwrap();
         let mut answer = [0; HELLO_LEN];
         w.until("the answer", |_| stream.read_exact(&mut answer).ok());

@@ -296,7 +296,7 @@ impl LinkSetup for SoftLink {
         if let Some(addr) = link.dialed {
             driver.parts.groups.uncount_dial(addr);
             if let Some(stream) = link.stream.grouped() {
-                driver.parts.groups.note_over(addr, stream);
+                driver.parts.groups.note_messages(addr, stream);
             }
         }
         if let Some(Ok(queue)) =

@@ -142,6 +142,12 @@ fn token_of(bytes: &[u8; HELLO_LEN]) -> u64 {
 }
 
 impl HelloRepr {
+    /// The hello of a side that opens a group of this kind.
+    #[must_use]
+    pub fn of_dialer(kind: GroupKind, window: u32, streams: u32) -> HelloRepr {
+        HelloRepr { answer: false, kind, window, streams, groups: 0, token: 0 }
+    }
+
     /// Reads a hello, or the answer to one.
     ///
     /// # Errors
@@ -408,9 +414,7 @@ mod tests {
     #[test]
     fn an_end_that_knows_mpa_only_refuses_a_hello() {
         use crate::wire::mpa::{FRAME_LEN, FrameKind, FrameRepr};
-        let (kind, window) = (GroupKind::Many, 1 << 18);
-        let hello = HelloRepr { answer: false, kind, window, streams: 1, groups: 0, token: 0 };
-        let hello = hello.emit();
+        let hello = HelloRepr::of_dialer(GroupKind::Many, 1 << 18, 1).emit();
         let head = hello.first_chunk::<FRAME_LEN>().unwrap();
         assert!(FrameRepr::parse(head, FrameKind::Request).is_err());
         let request = FrameRepr {

@@ -36,11 +36,6 @@ const MOST_UNABLE: usize = 64;
 /// Groups to one address, at most, whatever the other end says.
 const MOST_GROUPS: u32 = 256;
 
-/// The hello of a dialer.
-fn our_hello(kind: GroupKind) -> HelloRepr {
-    HelloRepr { answer: false, kind, window: WINDOW, streams: MAX_STREAMS, groups: 0, token: 0 }
-}
-
 /// What the links of a group have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::tcp) struct GroupKey {
@@ -88,8 +83,8 @@ impl LinkGroups {
         self.dialed.uncount(addr);
     }
 
-    /// A link of a group that this side has dialed is over.
-    pub(in crate::tcp) fn note_over(&mut self, addr: SocketAddr, stream: &GroupStream) {
+    /// A link of a group that this side has dialed has ended, or leaves the group.
+    pub(in crate::tcp) fn note_messages(&mut self, addr: SocketAddr, stream: &GroupStream) {
         if stream.kind == GroupKind::Brief {
             self.dialed.note_messages(&addr, stream.small);
         }
@@ -240,7 +235,8 @@ impl SoftRnic {
             Some(Ok(addrs)) => {
                 group.addrs = addrs;
                 let _ = sys::no_delay(&*group.stream, true);
-                match send_greeting(&group.stream, &our_hello(group.kind()).emit()) {
+                let hello = HelloRepr::of_dialer(group.kind(), WINDOW, MAX_STREAMS);
+                match send_greeting(&group.stream, &hello.emit()) {
                     Ok(()) => group.stage = GroupStage::Greeting,
                     Err(errno) => group.end = Some(errno),
                 }

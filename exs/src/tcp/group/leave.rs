@@ -168,11 +168,8 @@ impl SoftRnic {
             stream.leave = Leave::Refused;
             return;
         }
-        let brief = (stream.kind == GroupKind::Brief).then_some(stream.small);
         let Some(place) = self.parts.groups.paced.spare_place(key.addr) else { return };
-        if let Some(came) = brief {
-            self.parts.groups.dialed.note_messages(&key.addr, came);
-        }
+        self.parts.groups.note_messages(key.addr, stream);
         match self.connect_for(id, &key) {
             Ok(tcp) => {
                 self.set_leave(id, Leave::Dials(NewConn { stream: tcp, place: Some(place) }));

@@ -4,8 +4,8 @@
 //! group are links as others are, with an engine each. In the place of a TCP connection they have a
 //! [`GroupStream`]. The group moves their bytes: `input` takes frames apart, `output` puts them
 //! together, `dial` opens groups and streams in them, `accept` answers, `serve` gives a group its
-//! turn, `dialed` counts the links to an address, `end` ends groups and streams, `leave` moves a stream with large data to a TCP connection of its
-//! own, `set` spreads the streams to an address over groups, `spread` brings groups to the RNICs of a
+//! turn, `dialed` counts the links to an address, `end` ends groups and streams, `leave` moves a stream
+//! with large data, or one that lives on, to a TCP connection of its own, `set` spreads the streams to an address over groups, `spread` brings groups to the RNICs of a
 //! port, and `pace` dials for those that get no group.
 //!
 //! What it promises: no frame of a peer makes it panic, or grow without bound. A frame that breaks a
