@@ -88,7 +88,15 @@ impl<'a> Blocking<'a> {
         &self,
         post: impl FnOnce(&EventQueue) -> Result<(), Error>,
     ) -> Result<Event, Error> {
-        let queue = queue_for(self.socket)?;
+        self.run_on(queue_for(self.socket)?, post)
+    }
+
+    /// The same, on this queue of the thread's.
+    fn run_on(
+        &self,
+        queue: EventQueue,
+        post: impl FnOnce(&EventQueue) -> Result<(), Error>,
+    ) -> Result<Event, Error> {
         let result = post(&queue).and_then(|()| wait(&queue, self.socket));
         keep(queue);
         result
@@ -153,10 +161,8 @@ impl<'a> Blocking<'a> {
     /// If the socket is not listening, or is closed meanwhile.
     pub fn accept(&self) -> Result<(Socket, SocketAddr), Error> {
         let (queue, home) = queue_for_accept(self.socket)?;
-        let posted = self.socket.accept_in(&queue, TOKEN, home);
-        let event = posted.and_then(|()| wait(&queue, self.socket));
-        keep(queue);
-        match event?.into_completion()? {
+        let event = self.run_on(queue, |q| self.socket.accept_in(q, TOKEN, home))?;
+        match event.into_completion()? {
             Completion::Accept { socket, peer } => Ok((socket, peer)),
             other => Err(Error::invalid(format!("accept ended with {other:?}"))),
         }
