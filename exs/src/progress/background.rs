@@ -58,11 +58,6 @@ impl Context {
         self.reliance.polls() && matches!(self.lead.lead(), Lead::Background { .. } | Lead::Sentry)
     }
 
-    /// A thread of the program that waited here has ended.
-    pub(super) fn replace_leader(&self) {
-        self.lead.replace();
-    }
-
     /// The program relies on descriptors: the background thread leads whenever no other does.
     pub(crate) fn rely(&self) {
         if self.reliance.note_shown() {

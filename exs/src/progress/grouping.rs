@@ -44,10 +44,9 @@ pub enum Grouping {
 }
 
 /// What serves the connections that an operation begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServedBy {
     /// What the use of the operation's queue says.
-    #[default]
     QueueUse,
     /// An event loop of the thread that posts, which drives the shards of its sockets.
     EventLoop,

@@ -102,7 +102,7 @@ impl Drop for OfThread {
         if exit::owns_sockets()
             && let Some(context) = self.0.shard().context()
         {
-            context.replace_leader();
+            context.lead.replace();
         }
     }
 }

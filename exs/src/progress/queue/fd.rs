@@ -74,7 +74,9 @@ impl QueueCore {
     pub(super) fn end_signal(&self, inner: &mut Inner) {
         match inner.signal {
             Signal::On if inner.events.is_empty() => {
-                self.fd.as_ref().inspect(|fd| fd.drain());
+                if let Some(fd) = &self.fd {
+                    fd.drain();
+                }
                 inner.signal = Signal::Off;
             }
             Signal::Quiet => {
