@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::Error;
@@ -142,6 +143,21 @@ pub(super) fn read<T>(
     value.map(Some).map_err(|e| Error::invalid(format!("the environment variable {name}: {e}")))
 }
 
+/// What the environment says, which is read once. If a variable is invalid, the built-in values.
+fn read_once<T: Clone>(
+    read: &OnceLock<T>,
+    from_env: impl FnOnce() -> Result<T, Error>,
+    built_in: impl FnOnce() -> T,
+) -> T {
+    if let Some(before) = read.get() {
+        return before.clone();
+    }
+    match from_env() {
+        Ok(value) => read.get_or_init(|| value).clone(),
+        Err(_) => built_in(),
+    }
+}
+
 /// The options of an event queue. [`QueueOptions::new`] has the built-in values,
 /// [`QueueOptions::from_env`] those of the environment, which are the default.
 ///
@@ -165,10 +181,11 @@ pub struct QueueOptions {
 }
 
 impl Default for QueueOptions {
-    /// As [`QueueOptions::from_env`]. An invalid variable counts as not set here, since the first
-    /// queue then fails with an error that names it.
+    /// As [`QueueOptions::from_env`] when the process first asks for them. An invalid variable counts as
+    /// not set here, since the first queue then fails with an error that names it.
     fn default() -> QueueOptions {
-        QueueOptions::from_env().unwrap_or_else(|_| QueueOptions::new())
+        static READ: OnceLock<QueueOptions> = OnceLock::new();
+        read_once(&READ, QueueOptions::from_env, QueueOptions::new)
     }
 }
 
@@ -190,7 +207,7 @@ impl QueueOptions {
 
 /// The options of a socket. The program sets them before `connect` or `listen`. An accepted socket
 /// has those of its listener. [`Options::new`] has the built-in values. [`Options::from_env`] reads
-/// the environment variable that is named with each field, and so does `Default`.
+/// the environment variable that is named with each field, and so does the first `Default` of the process.
 /// [`parse_size`](crate::parse_size) reads sizes, and [`parse_time`](crate::parse_time) reads
 /// times. `off` means none, where none is possible. An empty variable counts as not set. An invalid
 /// variable is an error when EXS starts: the first call that makes a socket or a queue fails with
@@ -270,10 +287,12 @@ pub(super) const MOST_INLINE: usize = 8 << 10;
 pub(super) const DEFAULT_INLINE: u32 = 4 << 10;
 
 impl Default for Options {
-    /// As [`Options::from_env`]. An invalid variable counts as not set here, since the first socket
-    /// then fails with an error that names it.
+    /// As [`Options::from_env`] when the process first asks for them. To read the variables again for each
+    /// socket would take a tenth of the time of a connect. An invalid variable counts as not set here, since
+    /// the first socket then fails with an error that names it.
     fn default() -> Options {
-        Options::from_env().unwrap_or_else(|_| Options::new())
+        static READ: OnceLock<Options> = OnceLock::new();
+        read_once(&READ, Options::from_env, Options::new)
     }
 }
 
@@ -425,6 +444,16 @@ mod tests {
         let e = "infiniband".parse::<Transport>().unwrap_err();
         assert_eq!(e.to_string(), "`infiniband` is none of `auto` `soft` `shm` `verbs`");
         assert!("".parse::<WaitPolicy>().is_err());
+    }
+
+    #[test]
+    fn what_is_read_once_stays_unless_it_is_invalid() {
+        let read = OnceLock::new();
+        let invalid = || Err(Error::invalid("no number"));
+        assert_eq!(read_once(&read, invalid, || 1), 1);
+        assert_eq!(read_once(&read, || Ok(2), || 1), 2);
+        assert_eq!(read_once(&read, || Ok(3), || 1), 2);
+        assert_eq!(read_once(&read, invalid, || 1), 2);
     }
 
     #[test]
