@@ -38,7 +38,8 @@ impl IwarpEngine {
     ///
     /// An orderly end lets posted WRs leave first. Then comes `SendStep::Shutdown`, and, when the
     /// peer has ended its side too, `IwarpEvent::Disconnected`. The peer may never do so; the
-    /// driver must bound the wait with a timer, and abort. An abort ends everything at once.
+    /// driver must bound the wait with a timer, and abort. A driver that need not wait for the peer
+    /// ([`Disconnect::Answered`]) may report its end itself. An abort ends everything at once.
     pub fn disconnect(&mut self, how: Disconnect) {
         match (how, self.state) {
             (_, ConnState::Dead) => {}
@@ -46,7 +47,7 @@ impl IwarpEngine {
                 self.startup_failed(RnicError::Os { call: "disconnect", errno: libc::ECANCELED });
             }
             (Disconnect::Abort, _) => self.cut(DisconnectCause::Aborted),
-            (Disconnect::Orderly, _) => {
+            (Disconnect::Orderly | Disconnect::Answered, _) => {
                 self.go(Trigger::Disconnect);
                 self.maybe_finish();
             }

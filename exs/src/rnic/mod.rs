@@ -353,8 +353,8 @@ pub trait Rnic: Send {
     /// Fails connection attempts to a starved listener of another RNIC of this process, apart from those
     /// that were accepted.
     fn fail_attempts(&mut self, _starved: &StarvedListener, _now: Time) {}
-    /// Ends a connection. With [`Disconnect::Orderly`], WRs that are already posted leave first.
-    /// In both cases the remaining WRs are flushed, and [`CmEvent::Disconnected`] follows.
+    /// Ends a connection. Unless it is a [`Disconnect::Abort`], WRs that are already posted leave first.
+    /// In each case the remaining WRs are flushed, and [`CmEvent::Disconnected`] follows.
     fn disconnect(&mut self, qp: Qp, how: Disconnect, now: Time) -> Result<(), RnicError>;
     /// Returns the addresses of a QP's connection: (ours, the peer's).
     fn addrs(&self, qp: Qp) -> Result<(SocketAddr, SocketAddr), RnicError>;

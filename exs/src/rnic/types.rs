@@ -383,8 +383,17 @@ pub struct ListenOpts {
 pub enum Disconnect {
     /// The WRs that are posted leave first.
     Orderly,
+    /// As `Orderly`, after the peer's last message: this end need not wait for the end of the peer's side.
+    Answered,
     /// At once (a TCP reset).
     Abort,
+}
+
+impl Disconnect {
+    /// True if the WRs that are posted leave first.
+    pub(crate) fn is_orderly(self) -> bool {
+        self != Disconnect::Abort
+    }
 }
 
 /// What happened to connections.

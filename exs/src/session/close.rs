@@ -105,7 +105,7 @@ impl Session {
         if self.life.leave() {
             self.end_recvs(port);
             self.close_windows(port);
-            port.disconnect(Disconnect::Orderly);
+            port.disconnect(Disconnect::Answered);
         }
     }
 

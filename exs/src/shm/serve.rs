@@ -89,8 +89,8 @@ impl Traffic for Box<ShmLink> {
                 let (call, errno) = ("connect", libc::ECANCELED);
                 driver.fail_attempt(id, RnicError::Os { call, errno });
             }
-            (QpState::Closing, Disconnect::Orderly) => {}
-            (_, Disconnect::Orderly) => {
+            (QpState::Closing, how) if how.is_orderly() => {}
+            (_, how) if how.is_orderly() => {
                 let link = driver.links.get_mut(id)?;
                 link.enter(LinkPhase::Closing);
                 link.tx.ring_doorbell();

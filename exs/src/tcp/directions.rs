@@ -42,6 +42,8 @@ impl Inbound {
 pub(super) enum Ending {
     /// After its last bytes.
     Orderly,
+    /// After its last bytes. Nothing comes from the peer any more but the end of its side.
+    Answered,
     /// With a reset.
     Reset,
     /// With a reset, as its start-up ran out of time.
@@ -49,9 +51,14 @@ pub(super) enum Ending {
 }
 
 impl Ending {
+    /// True if the peer sees no reset.
+    pub(super) fn is_orderly(self) -> bool {
+        matches!(self, Ending::Orderly | Ending::Answered)
+    }
+
     /// Makes it a reset at least.
     pub(super) fn reset(&mut self) {
-        if *self == Ending::Orderly {
+        if self.is_orderly() {
             *self = Ending::Reset;
         }
     }

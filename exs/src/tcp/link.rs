@@ -423,6 +423,9 @@ impl SoftLink {
                 self.outbound.shut = true;
                 // Fails only if the connection is gone, and reads show that.
                 let _ = sys::shutdown_write(&**stream);
+                if self.ending == Ending::Answered && self.inbound == Inbound::Open {
+                    self.end_of_file();
+                }
                 return Some(0);
             }
             SendStep::Gather(gather) => {

@@ -13,7 +13,7 @@ use mio::net::{TcpListener, TcpStream};
 
 use super::SoftRnic;
 use super::deferred::share;
-use super::directions::{Ending, Inbound};
+use super::directions::Inbound;
 use super::group::{GroupTaker, HelloSniffer, LinkStream, PassedConn};
 use super::link::SoftLink;
 use super::short_write::ShortWrite;
@@ -307,13 +307,13 @@ impl LinkSetup for SoftLink {
         let stream = match &link.stream {
             LinkStream::Own(stream) => stream,
             LinkStream::Grouped(stream) => {
-                if let Some(next) = stream.next_conn().filter(|_| link.ending != Ending::Orderly) {
+                if let Some(next) = stream.next_conn().filter(|_| !link.ending.is_orderly()) {
                     let _ = sys::abort_on_close(next);
                 }
                 return driver.end_stream(stream, id, &link);
             }
         };
-        if link.ending != Ending::Orderly {
+        if !link.ending.is_orderly() {
             let _ = sys::abort_on_close(&**stream);
         }
         if link.attendant.reads {
@@ -322,7 +322,7 @@ impl LinkSetup for SoftLink {
         }
         if link.attendant.lent {
             // The program may keep the stream open.
-            stream.end(link.ending == Ending::Orderly);
+            stream.end(link.ending.is_orderly());
         }
     }
 }

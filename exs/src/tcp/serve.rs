@@ -135,18 +135,21 @@ impl Traffic for SoftLink {
     ) -> Result<(), RnicError> {
         match (driver.state_of(qp)?, how) {
             (QpState::Error, _) => return Err(driver.wrong_state(qp, "a connection")),
-            (QpState::Rts, Disconnect::Orderly) => {
+            (QpState::Rts, how) if how.is_orderly() => {
                 let own = &mut driver.qps.get_mut(qp.0)?.own;
                 // WRs with files that wait were posted before the close, so they leave first.
                 own.closing = own.files.is_some();
                 let closing = own.closing;
                 let link = driver.links.get_mut(id)?;
                 link.outbound.doorbell_rung = true;
+                if how == Disconnect::Answered {
+                    link.ending = Ending::Answered;
+                }
                 if !closing {
-                    link.engine.disconnect(Disconnect::Orderly);
+                    link.engine.disconnect(how);
                 }
             }
-            (QpState::Closing, Disconnect::Orderly) => return Ok(()),
+            (QpState::Closing, how) if how.is_orderly() => return Ok(()),
             _ => {
                 let link = driver.links.get_mut(id)?;
                 link.ending.reset();

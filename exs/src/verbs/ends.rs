@@ -52,7 +52,7 @@ impl VerbsRnic {
         self.now = now;
         let q = self.qps.get_mut(qp.0)?;
         match (&q.phase, how) {
-            (CmPhase::Rts, Disconnect::Orderly) => {
+            (CmPhase::Rts, how) if how.is_orderly() => {
                 q.phase = CmPhase::Closing { asked: false };
                 self.awaited.begin_close();
                 self.ring_doorbell(qp.0);
@@ -61,7 +61,7 @@ impl VerbsRnic {
                 Ok(())
             }
             // It ends in a moment.
-            (CmPhase::AwaitsAnswers | CmPhase::Refusing { .. }, Disconnect::Orderly) => Ok(()),
+            (CmPhase::AwaitsAnswers | CmPhase::Refusing { .. }, how) if how.is_orderly() => Ok(()),
             (
                 CmPhase::Rts
                 | CmPhase::Closing { .. }

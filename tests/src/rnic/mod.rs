@@ -212,6 +212,7 @@ macro_rules! rnic_contract {
                 orderly_sends_what_was_posted,
                 short_lives_end_well,
                 orderly_both_at_once,
+                orderly_after_the_last_message,
                 abort_flushes_both_sides,
                 destroy_cuts_the_connection,
                 a_dead_qp_takes_nothing,

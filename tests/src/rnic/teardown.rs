@@ -88,6 +88,41 @@ pub fn orderly_both_at_once<H: Harness>() {
     assert!(w.cm.iter().all(|q| q.is_empty()), "one event each: {:?}", w.cm);
 }
 
+/// An end that has had the peer's last message need not wait for the peer. Nothing of what was posted is
+/// lost, and the other end sees an orderly end, whether it has asked for one or not.
+pub fn orderly_after_the_last_message<H: Harness>() {
+    for both in [false, true] {
+        let (mut w, p) = World::<H>::pair();
+        let len = w.long(1 << 20);
+        let bytes = pattern(3, len);
+        let src = w.buf(p.b, bytes.clone(), Access::LOCAL_READ);
+        let dst = w.zeros(p.a, len);
+        w.recv(p.b, 1, &[]);
+        w.recv(p.a, 2, &[dst.sge()]);
+        w.recv(p.a, 3, &[]);
+        w.send(p.a, &send_wr(4, &[]));
+        assert_eq!(w.received(p.b).status, WcStatus::Success);
+        w.rnics[1].post_send(p.b.qp, &send_wr(5, &[src.sge()])).unwrap();
+        w.disconnect(p.b, Disconnect::Answered);
+        let got = w.received(p.a);
+        assert_eq!((got.wr_id, got.status), (2, WcStatus::Success), "both: {both}");
+        assert!(dst.bytes() == bytes, "both: {both}");
+        if both && w.rnics[0].qp_state(p.a.qp) == Ok(QpState::Rts) {
+            w.disconnect(p.a, Disconnect::Answered);
+        }
+        for end in [p.a, p.b] {
+            w.ended(end, |cause| cause == DisconnectCause::Orderly);
+        }
+        assert_eq!(
+            w.drain(p.b).0.iter().map(|wc| wc.status).collect::<Vec<_>>(),
+            [WcStatus::Success]
+        );
+        assert_eq!(w.received(p.a).status, WcStatus::Flushed);
+        w.settle();
+        assert!(w.cm.iter().all(|q| q.is_empty()), "one event each: {:?}", w.cm);
+    }
+}
+
 /// An abort ends at once here, and soon there; all that was outstanding is flushed.
 pub fn abort_flushes_both_sides<H: Harness>() {
     let (mut w, p) = World::<H>::pair();

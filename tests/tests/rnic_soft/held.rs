@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use exs::mem::Access;
-use exs::rnic::{CmEvent, ConnParam, Rnic, SendWr, WcOp, WcStatus};
+use exs::rnic::{
+    CmEvent, ConnParam, Disconnect, DisconnectCause, QpState, Rnic, SendWr, WcOp, WcStatus,
+};
 use exs::wire::ddp::{self, DdpBuffer, Header};
 use exs::wire::mpa::{self, FRAME_LEN, FrameKind, FrameRepr};
 use exs::wire::rdmap::{Opcode, QN_SEND};
@@ -162,6 +164,33 @@ fn fpdus_for_strangers_are_as_long_as_a_segment() {
         });
         let ulpdu = u16::from_be_bytes([came[before], came[before + 1]]);
         assert_eq!(usize::from(ulpdu), ddp::UNTAGGED_LEN + 2000, "one FPDU");
+    }
+}
+
+/// An end that has had the peer's last message does not wait for the end of the peer's side. The peer sees
+/// the end of a stream and no reset, and may end its own side at any time.
+#[test]
+fn an_end_after_the_last_message_waits_for_no_peer() {
+    for (how, waits) in [(Disconnect::Orderly, true), (Disconnect::Answered, false)] {
+        let mut w = World::<Soft>::new(1);
+        let end = w.end(0);
+        w.recv(end, 1, &[]);
+        let (mut stream, last) = raw_sender(&mut w, end, b"", false);
+        stream.write_all(&last).unwrap();
+        assert_eq!(w.received(end).status, WcStatus::Success);
+        w.send(end, &send_wr(2, &[]));
+        w.disconnect(end, how);
+        w.settle();
+        let ended = |w: &World<Soft>| w.rnics[0].qp_state(end.qp) == Ok(QpState::Error);
+        assert_eq!(ended(&w), !waits, "{how:?}");
+        // The reply of the start-up, and an FPDU without data.
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        let fpdu = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + mpa::trailer_len(ddp::UNTAGGED_LEN);
+        assert_eq!(all.len(), FRAME_LEN + fpdu, "{how:?}");
+        drop(stream);
+        w.ended(end, |cause| cause == DisconnectCause::Orderly);
+        assert_eq!(w.completed(end).status, WcStatus::Success, "{how:?}");
     }
 }
 

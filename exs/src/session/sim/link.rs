@@ -6,6 +6,7 @@
 //! connection sends into no receive, uses a key that is not its own, or posts too much.
 
 mod atomic;
+mod ends;
 mod port;
 mod receives;
 
@@ -104,6 +105,8 @@ pub(super) struct Side {
     pub(super) max_send_wr: usize,
     pub(super) state: QpState,
     fin_sent: bool,
+    /// Its session has had the peer's last message.
+    answered: bool,
     posted: VecDeque<Posted>,
     /// Memory of WRs that were flushed before they were transmitted.
     pub(super) lost: Vec<(u64, usize)>,
@@ -163,6 +166,7 @@ impl Net {
             max_send_wr,
             state: QpState::Rts,
             fin_sent: false,
+            answered: false,
             posted: VecDeque::new(),
             lost: Vec::new(),
             tracks: VecDeque::new(),
@@ -293,12 +297,6 @@ impl Net {
         }
     }
 
-    fn end_orderly(&mut self, side: usize) {
-        if !std::mem::replace(&mut self.sides[side].fin_sent, true) {
-            self.send(side, Frame::Fin);
-        }
-    }
-
     fn track(&mut self, side: usize, wr: u64) -> Option<&mut Track> {
         self.sides[side].tracks.iter_mut().find(|t| t.wr == wr)
     }
@@ -330,36 +328,6 @@ impl Net {
                 *poll_at = Some(poll_at.map_or(at, |t| t.min(at)));
             }
         }
-    }
-
-    /// The queue pair is dead: what was posted is flushed, the first with `status`.
-    pub(super) fn break_qp(&mut self, side: usize, status: WcStatus, cause: DisconnectCause) {
-        if self.sides[side].state == QpState::Error {
-            return;
-        }
-        let s = &mut self.sides[side];
-        s.state = QpState::Error;
-        let lost = s.posted.drain(..).flat_map(|posted| posted.parts);
-        s.lost.extend(lost.map(|part| (part.addr(), part.len())));
-        s.inbound.clear();
-        s.transmit_at = None;
-        let mut status = status;
-        let wrs: Vec<u64> = s.tracks.iter().map(|t| t.wr).collect();
-        for wr in wrs {
-            let track = self.track(side, wr).map(|t| (t.op, t.status));
-            // A TERMINATE speaks of the one-sided operation that it answers.
-            let own = matches!(track, Some((WcOp::Read | WcOp::Write | WcOp::Atomic, _)));
-            let this = if own {
-                std::mem::replace(&mut status, WcStatus::Flushed)
-            } else {
-                WcStatus::Flushed
-            };
-            if track.is_some_and(|(_, status)| status.is_none()) {
-                self.complete(side, wr, this);
-            }
-        }
-        let at = self.soon(self.delay);
-        self.sides[side].down = Some((at, cause));
     }
 
     /// The next frame arrives, or a part of it.

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use mio::unix::SourceFd;
 
 use super::super::SoftRnic;
-use super::super::directions::{Ending, Inbound};
+use super::super::directions::Inbound;
 use super::super::link::SoftLink;
 use super::{GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LINGER, StreamEnd, StreamHolder};
 use crate::driver::Source;
@@ -49,7 +49,7 @@ impl SoftRnic {
             return;
         }
         self.parts.groups.emptied.push(id);
-        let (both, orderly) = (how.outbound.shut && stream.fin, how.ending == Ending::Orderly);
+        let (both, orderly) = (how.outbound.shut && stream.fin, how.ending.is_orderly());
         match (both, orderly) {
             (true, true) => {}
             (false, true) if !how.outbound.shut => {

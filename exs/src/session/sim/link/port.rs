@@ -174,9 +174,10 @@ impl Port for LinkEnd<'_> {
     fn disconnect(&mut self, how: Disconnect) {
         let side = self.side;
         match how {
-            Disconnect::Orderly => {
+            Disconnect::Orderly | Disconnect::Answered => {
                 if self.me().state == QpState::Rts {
                     self.me().state = QpState::Closing;
+                    self.me().answered = how == Disconnect::Answered;
                     self.net.flush(side, true);
                 }
             }
