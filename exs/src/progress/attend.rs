@@ -180,12 +180,12 @@ impl Context {
                 wait.run(&mut engine, slept, now);
             }
             if turn && !wait.is_over() {
-                turn = engine.run(now, false, Ringing::AtOnce);
+                turn = engine.run(now, false, Ringing::InTurn);
             }
             end = wait.outcome(&mut engine, end, now);
             if let Some(end) = end {
                 let receives = !wait.queue.serves_calls();
-                engine.attendances().leave(id, (self.reliance.polls(), receives), now);
+                engine.leave_attended(id, (self.reliance.polls(), receives), now);
                 self.finish(engine, Some(waiter));
                 return end;
             }
@@ -238,7 +238,7 @@ impl Context {
     ) -> Awaited {
         if let Some(slept) = slept {
             let now = self.clock.now_locked(None);
-            engine.run_attended(wait.id, slept.end(&wait.room), now, None);
+            engine.run_attended(wait.id, slept.end(&wait.room), (now, Ringing::AtOnce), None);
             self.finish(engine, Some(wait.waiter));
         }
         Awaited::CannotAttend
@@ -284,7 +284,7 @@ impl AttendedQueue<'_> {
     fn run(&mut self, engine: &mut Engine, slept: Slept, now: Time) {
         let end = slept.end(&self.room);
         let Some(Passing { to, len, .. }) = &mut self.passing else {
-            engine.run_attended(self.id, end, now, None);
+            engine.run_attended(self.id, end, (now, Ringing::InTurn), None);
             return;
         };
         let room = to.out.len() - *len;
@@ -294,7 +294,7 @@ impl AttendedQueue<'_> {
             *len += bytes.len();
         };
         let mut read = VisitRead { posted: 0, room, take: &mut take };
-        engine.run_attended(self.id, end, now, Some(&mut read));
+        engine.run_attended(self.id, end, (now, Ringing::InTurn), Some(&mut read));
     }
 
     /// True if the event is there, or bytes have passed, or another thread has called this one back.

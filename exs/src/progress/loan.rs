@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::lent::{Borrower, Loan, LoanUse};
+use super::call::Ringing;
 use super::context::Context;
 use super::engine::SockId;
 use super::passing::PassingRecv;
@@ -330,7 +331,7 @@ impl Context {
         self.call(|engine, now| {
             engine.recall(id, now);
             let read = result.map(|n| room.first(n));
-            engine.run_attended(id, AttendedEnd::Read(read), now, None);
+            engine.run_attended(id, AttendedEnd::Read(read), (now, Ringing::AtOnce), None);
             engine.attendances().end(id);
         });
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Error;
+use super::call::Ringing;
 use super::companions::Companions;
 use super::context::Context;
 use super::engine::DeviceSet;
@@ -366,7 +367,7 @@ impl Context {
             engine.delivery.catch_for(queue);
         }
         let taken = engine.take_found(at, now);
-        engine.settle_rest(now);
+        engine.settle_rest(now, Ringing::AtOnce);
         let got = want.map_or(0, |(queue, want)| engine.delivery.hand_over(queue, want));
         Skim { found: Some(!taken), at, called, served_others: self.finish(engine, me), got }
     }

@@ -8,6 +8,7 @@
 //! not wait. A thread that does not come back for one to two sweeps has gone away: then the engine
 //! returns the connection, too. A program that polls descriptors is given more time ([`LeftBy`]).
 
+mod leave;
 mod loan;
 mod pass;
 mod queue;
@@ -21,6 +22,7 @@ use super::eager::Visit;
 use super::sock::State;
 use super::sockets::SocketTable;
 use super::{Engine, SockId};
+use crate::progress::call::Ringing;
 use crate::progress::loan::LoanCell;
 use crate::progress::waiter::Waiter;
 use crate::rnic::{Attended, AttendedBlock, AttendedEnd, AttendedWait, Qp, Rnic};
@@ -285,47 +287,6 @@ impl Attendances<'_> {
         (self.peek(id) != Some(IDLE)).then_some(waiter)
     }
 
-    /// The thread that attended the connection returns to the program. `shows`: the program polls
-    /// the socket's descriptor, so its changes must be shown. `receives`: the thread comes back for
-    /// receives, too, that are under way.
-    pub(in crate::progress) fn leave(
-        &mut self,
-        id: SockId,
-        (shows, receives): (bool, bool),
-        now: Time,
-    ) {
-        let Ok(s) = self.sockets.find(id) else { return };
-        if !matches!(s.attended.by, Attendance::Thread { .. }) {
-            return;
-        }
-        let rests = s.session.as_ref().is_some_and(|session| match receives {
-            true => session.only_receives(),
-            false => session.is_resting(),
-        });
-        let shown = !s.polls.is_empty() || shows && s.watch.is_some();
-        if !rests || shown || self.peek(id) != Some(IDLE) {
-            return self.end(id);
-        }
-        self.note_left(id, LeftBy::Thread, now + SWEEP);
-    }
-
-    /// The program has made a call that no attending thread waits for. If a thread has left the
-    /// connection, the leader looks after it from now on.
-    #[inline]
-    pub(in crate::progress) fn end_left(&mut self, id: SockId) {
-        if !self.sweeps.left.is_empty() && self.sockets.was_attended(id) {
-            self.end(id);
-        }
-    }
-
-    /// The same for a receive. A task that attends the connection waits for its receives.
-    #[inline]
-    pub(super) fn end_left_for_recv(&mut self, id: SockId) {
-        if !self.sweeps.left.is_empty() && !self.sockets.is_left_by_task(id) {
-            self.end_left(id);
-        }
-    }
-
     /// Returns a connection to the reactor. If the kernel has no memory for that, the connection
     /// stays on the list for the next sweep.
     #[cold]
@@ -451,7 +412,7 @@ impl Engine {
         &mut self,
         id: SockId,
         end: AttendedEnd<'_>,
-        now: Time,
+        (now, ringing): (Time, Ringing),
         read: Option<&mut VisitRead<'_>>,
     ) -> bool {
         let Ok(s) = self.sockets.find(id) else { return false };
@@ -459,7 +420,7 @@ impl Engine {
         self.devices[device].rnic.wake_attended(qp, end);
         self.take_from(device, now, read.map(|read| Visit { index: id.index, read }));
         let more = self.more || self.sockets.has_marked();
-        self.settle_rest(now);
+        self.settle_rest(now, ringing);
         more
     }
 

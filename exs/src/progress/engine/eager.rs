@@ -246,7 +246,7 @@ impl Engine {
     pub(in crate::progress) fn end_deferred(&mut self, device: usize, end: DeferredEnd, now: Time) {
         self.devices[device].rnic.end_deferred(end, now);
         self.take_from(device, now, None);
-        self.settle_rest(now);
+        self.settle_rest(now, Ringing::AtOnce);
     }
 
     /// Notes a send that takes the general path.
@@ -316,9 +316,9 @@ impl Engine {
     }
 
     /// Settles the sockets that skimmed messages have marked, and rings doorbells.
-    pub(in crate::progress) fn settle_rest(&mut self, now: Time) {
+    pub(in crate::progress) fn settle_rest(&mut self, now: Time, ringing: Ringing) {
         if self.sockets.has_marked() {
-            self.settle(now, Ringing::AtOnce);
+            self.settle(now, ringing);
             self.ring_doorbells(now);
         }
     }

@@ -34,7 +34,7 @@ impl Engine {
             return StreamRun::Ended;
         }
         let end = AttendedEnd::Ready(Ready { readable: true, ..Ready::default() });
-        let mut calm = !self.run_attended(id, end, now, read);
+        let mut calm = !self.run_attended(id, end, (now, Ringing::AtOnce), read);
         if self.attendances().peek(id) != Some(IDLE) {
             // There is more than messages.
             calm = false;

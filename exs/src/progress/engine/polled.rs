@@ -116,7 +116,8 @@ impl Engine {
             && self.attendances().peek(id) == Some(Attended::Ready)
         {
             let now = now();
-            self.run_attended(id, AttendedEnd::Ready(Ready::default()), now, None);
+            let at = (now, Ringing::AtOnce);
+            self.run_attended(id, AttendedEnd::Ready(Ready::default()), at, None);
             if self.attendances().peek(id) == Some(Attended::Ready) {
                 // There is more than messages.
                 self.more |= self.run(now, false, Ringing::AtOnce);

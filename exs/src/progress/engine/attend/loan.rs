@@ -5,6 +5,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::{Attendance, Attendances, IDLE, LOOP_IS_LATE, LeftBy, PassWait, SWEEP};
+use crate::progress::call::Ringing;
 use crate::progress::engine::{Engine, SockId};
 use crate::progress::loan::{Borrower, LentRead, Loan, LoanCell, LoanUse};
 use crate::progress::pace::Pace;
@@ -88,7 +89,8 @@ impl Engine {
     ) {
         self.recall(id, now);
         let LentRead { room, result, .. } = read;
-        self.run_attended(id, AttendedEnd::Read(result.map(|n| room.first(n))), now, None);
+        let read = AttendedEnd::Read(result.map(|n| room.first(n)));
+        self.run_attended(id, read, (now, Ringing::AtOnce), None);
         self.attendances().leave_to_loop(id, now);
     }
 
@@ -118,7 +120,8 @@ impl Engine {
         match self.sockets.get(id).map(|s| &s.attended.by) {
             Some(Attendance::Lent(cell)) => cell.forget_reader(thread),
             Some(Attendance::Thread { waiter: Some(waiter), .. }) if waiter.thread == thread => {
-                self.run_attended(id, AttendedEnd::Read(Err(not_yet())), now, None);
+                let read = AttendedEnd::Read(Err(not_yet()));
+                self.run_attended(id, read, (now, Ringing::AtOnce), None);
             }
             _ => {}
         }
