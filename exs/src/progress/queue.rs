@@ -2,6 +2,7 @@
 
 mod connection;
 mod fd;
+mod places;
 mod poster;
 mod purpose;
 mod run;
@@ -17,13 +18,14 @@ use super::pace::Pace;
 use super::shards::{Seat, Shard};
 use super::waiter::Waiter;
 use super::{Error, QueueOptions, WaitPolicy};
-use crate::sys::{EventFd, cold_path};
+use crate::sys::EventFd;
 
 pub(in crate::progress) use self::connection::Away;
 use self::connection::QueueConnections;
 pub(in crate::progress) use self::fd::DriveFds;
 pub use self::fd::FdUse;
 use self::fd::Signal;
+use self::places::Places;
 pub(crate) use self::purpose::QueueUse;
 #[cfg(feature = "futures")]
 pub(crate) use self::purpose::Workers;
@@ -50,15 +52,7 @@ pub struct QueueCore {
     /// The number of events in the queue. A thread that is about to wait reads it without the lock.
     /// It is on the list of waiters by then, so an event that it does not see wakes it.
     len: AtomicUsize,
-    /// The places that were ever booked. Those that did not come free again belong to operations in
-    /// flight and to events that no thread has dequeued.
-    booked: AtomicUsize,
-    /// The places that came free again, written under the lock.
-    freed: AtomicUsize,
-    /// The places that came free because their events were handed over without the queue's lock.
-    /// Written under the engine's lock.
-    handed: AtomicUsize,
-    depth: AtomicUsize,
+    places: Places,
     pace: Pace,
     connections: QueueConnections,
     /// The eventfd for a program that waits by epoll(7) or the like. None: it is for blocking calls.
@@ -92,18 +86,12 @@ impl QueueCore {
             Some(shard) => OnceLock::from(Seat::beside(shard)?),
             None => OnceLock::new(),
         };
-        if opts.depth == 0 {
-            return Err(Error::invalid("an event queue needs a depth of at least 1"));
-        }
         let fd = (serves != QueueUse::Blocking).then(EventFd::new).transpose();
         Ok(QueueCore {
             seat,
             inner: Mutex::default(),
             len: AtomicUsize::new(0),
-            booked: AtomicUsize::new(0),
-            freed: AtomicUsize::new(0),
-            handed: AtomicUsize::new(0),
-            depth: AtomicUsize::new(opts.depth),
+            places: Places::new(opts.depth)?,
             pace: Pace::new(opts.wait),
             connections: QueueConnections::default(),
             fd: fd.map_err(|e| Error::os("eventfd", &e))?,
@@ -153,16 +141,12 @@ impl QueueCore {
 
     /// The most operations in flight and events that wait, together.
     pub fn depth(&self) -> usize {
-        self.depth.load(Ordering::Relaxed)
+        self.places.depth()
     }
 
     /// Changes the depth. Operations and events beyond the new depth stay.
     pub fn set_depth(&self, depth: usize) -> Result<(), Error> {
-        if depth == 0 {
-            return Err(Error::invalid("an event queue needs a depth of at least 1"));
-        }
-        self.depth.store(depth, Ordering::Relaxed);
-        Ok(())
+        self.places.set_depth(depth)
     }
 
     /// The number of operations whose events have not come.
@@ -178,21 +162,7 @@ impl QueueCore {
 
     /// The number of operations in flight and of events that no thread has dequeued, together.
     pub fn outstanding(&self) -> usize {
-        // In this order of reads the result can be too large, but never less than 0.
-        let freed = self.freed();
-        self.booked.load(Ordering::SeqCst).wrapping_sub(freed)
-    }
-
-    /// The places that came free again: at least those at the time of the call.
-    fn freed(&self) -> usize {
-        let handed = self.handed.load(Ordering::Acquire);
-        self.freed.load(Ordering::Acquire).wrapping_add(handed)
-    }
-
-    /// Frees this many places. Only the thread that holds the lock may write.
-    fn free(&self, _: &Inner, places: usize) {
-        let freed = self.freed.load(Ordering::Relaxed);
-        self.freed.store(freed.wrapping_add(places), Ordering::Release);
+        self.places.outstanding()
     }
 
     /// Books the place of a later event, so that the queue cannot overflow.
@@ -207,38 +177,14 @@ impl QueueCore {
     /// [`Error::WouldBlock`] if there is no room.
     #[inline]
     pub fn reserve_some(&self, most: usize) -> Result<usize, Error> {
-        let limit = self.depth();
         self.connections.poster.note();
-        loop {
-            let freed = self.freed();
-            let booked = self.booked.load(Ordering::Acquire);
-            let room = limit.saturating_sub(booked.wrapping_sub(freed));
-            if room == 0 {
-                // Places may have come free, and been booked, between the two reads.
-                if self.freed() == freed {
-                    cold_path();
-                    return Err(Error::WouldBlock { what: "event queue", limit });
-                }
-                continue;
-            }
-            let places = most.min(room);
-            let next = booked.wrapping_add(places);
-            // A thread that waits in another shard must see the place, or is called back (`AwayThreads`).
-            let book = self.booked.compare_exchange_weak(
-                booked,
-                next,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            );
-            if book.is_ok() {
-                return Ok(places);
-            }
-        }
+        self.places.book(most)
     }
 
     /// Gives back places whose events will not come, because the posts were refused.
     pub fn unreserve(&self, places: usize) {
-        self.free(&self.lock(), places);
+        let _inner = self.lock();
+        self.places.free(places);
     }
 
     /// The number of events that wait.
@@ -324,8 +270,7 @@ impl QueueCore {
             }
             // The thread holds the engine's lock of the queue's own shard, so no other thread
             // writes.
-            let handed = self.handed.load(Ordering::Relaxed);
-            self.handed.store(handed.wrapping_add(n), Ordering::Release);
+            self.places.hand_over(n);
             return before + n;
         }
         self.exchange_here(caught, want, wake)
@@ -371,7 +316,7 @@ impl QueueCore {
     /// Frees the places of `n` events that were removed.
     fn note_removed(&self, inner: &mut Inner, n: usize) {
         self.len.store(inner.events.len(), Ordering::Release);
-        self.free(inner, n);
+        self.places.free(n);
         self.end_signal(inner);
     }
 
