@@ -8,8 +8,8 @@ use super::super::link::SoftLink;
 use super::dial::send_greeting;
 use super::spread::{GroupTaker, PassedConn, PassedGroup, Placed, allows};
 use super::{
-    GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LinkGroup, LinkStream, MAX_PENDING,
-    MAX_STREAMS, StreamEnd, StreamHolder, WINDOW,
+    GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LinkGroup, LinkStream, MAX_STREAMS, StreamEnd,
+    StreamHolder, WINDOW,
 };
 use crate::driver::{Link, LinkOwner, Source};
 use crate::iwarp::IwarpEngine;
@@ -175,11 +175,10 @@ impl SoftRnic {
         let GroupSide::Acceptor { listener, kind, .. } = group.side else {
             return self.spoil_group(id, "OPEN from the side that was dialed");
         };
-        if group.last.checked_add(1) != Some(stream) {
+        if !group.streams.take_number(stream) {
             return self.spoil_group(id, "a stream was opened out of order");
         }
-        group.last = stream;
-        let full = group.streams.len() >= MAX_STREAMS as usize || group.pending >= MAX_PENDING;
+        let full = group.streams.is_full();
         let Ok(listening) = self.listening.listeners.get_mut(listener) else {
             return self.reset_stream(id, stream, ResetReason::Refused);
         };
@@ -187,9 +186,7 @@ impl SoftRnic {
             return self.reset_stream(id, stream, ResetReason::Refused);
         }
         listening.acceptor.opened(id, stream);
-        group.pending += 1;
-        let waiting = StreamHolder::Waiting { early: Vec::new(), fin: false, port };
-        group.streams.insert(stream, waiting);
+        group.streams.await_listener(stream, port);
         self.listening.note_readable(listener);
         self.enqueue(Source::Listener(listener));
     }
@@ -205,9 +202,9 @@ impl SoftRnic {
         let deadline = now + listening.handshake_timeout;
         // The peer may have ended the stream, or the group.
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
-        group.pending -= 1;
+        group.streams.listener_comes();
         let kind = group.kind();
-        let Some(holder) = group.streams.get_mut(&number) else { return };
+        let Some(holder) = group.streams.get_mut(number) else { return };
         let StreamHolder::Waiting { early, fin, port } = holder else { return };
         let (early, fin, mut addrs) = (std::mem::take(early), *fin, group.addrs);
         addrs.1.set_port(*port);
@@ -234,11 +231,7 @@ impl SoftRnic {
         let of_listener = |group: &LinkGroup| matches!(group.side, GroupSide::Acceptor { listener: l, .. } if l == listener);
         let groups = self.parts.groups.table.iter().filter(|(_, group)| of_listener(group));
         let waiting: Vec<(u32, u32)> = groups
-            .flat_map(|(id, group)| {
-                let waits = |h: &StreamHolder| matches!(h, StreamHolder::Waiting { .. });
-                let numbers = group.streams.iter().filter(move |(_, holder)| waits(holder));
-                numbers.map(move |(number, _)| (id, *number))
-            })
+            .flat_map(|(id, group)| group.streams.waiting().map(move |number| (id, number)))
             .collect();
         for (id, number) in waiting {
             self.reset_stream(id, number, ResetReason::Refused);

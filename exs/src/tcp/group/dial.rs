@@ -14,7 +14,7 @@ use super::super::dial::{DialPlan, SoftDial};
 use super::super::link::SoftLink;
 use super::{
     GroupSide, GroupStage, GroupStream, LinkGroup, LinkGroups, LinkStream, MAX_STREAMS, StreamEnd,
-    StreamHolder, WINDOW,
+    WINDOW,
 };
 use crate::driver::{Conn, LinkOwner, Source};
 use crate::iwarp::IwarpEngine;
@@ -314,7 +314,7 @@ impl SoftRnic {
         let mut addrs = group.addrs;
         addrs.0.set_port(port);
         pair.addrs = Some(addrs);
-        let number = group.last.checked_add(1).ok_or(RnicError::Exhausted {
+        let number = group.streams.next_number().ok_or(RnicError::Exhausted {
             what: "stream of a link group",
             asked: 1 << 32,
             limit: (1 << 32) - 1,
@@ -330,8 +330,7 @@ impl SoftRnic {
             stream.plan = Some(Box::new(plan));
         }
         let link = self.links.insert(link)?;
-        group.last = number;
-        group.streams.insert(number, StreamHolder::Link(link));
+        group.streams.open(number, link);
         group.output.control(number, GroupFrameKind::Open, &emit_port(port));
         self.parts.groups.mark_dirty(id);
         Ok(link)

@@ -7,7 +7,7 @@ use mio::unix::SourceFd;
 use super::super::SoftRnic;
 use super::super::directions::Inbound;
 use super::super::link::SoftLink;
-use super::{GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LINGER, StreamEnd, StreamHolder};
+use super::{GroupSide, GroupStage, GroupStream, IDLE_LIMIT, LINGER, StreamEnd};
 use crate::driver::Source;
 use crate::time::Time;
 use crate::wire::group::{GroupFrameKind, ResetReason};
@@ -45,7 +45,7 @@ impl SoftRnic {
         let id = stream.group;
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
         group.output.fill_begun(link);
-        if stream.gone || group.streams.remove(&stream.number).is_none() {
+        if stream.gone || !group.streams.remove(stream.number) {
             return;
         }
         self.parts.groups.emptied.push(id);
@@ -66,7 +66,7 @@ impl SoftRnic {
     /// Resets a stream that no link has.
     pub(super) fn reset_stream(&mut self, id: u32, number: u32, why: ResetReason) {
         if let Ok(group) = self.parts.groups.table.get_mut(id) {
-            group.streams.remove(&number);
+            group.streams.remove(number);
             group.output.control(number, GroupFrameKind::Reset, &why.emit());
             self.parts.groups.emptied.push(id);
             self.parts.groups.mark_dirty(id);
@@ -92,9 +92,8 @@ impl SoftRnic {
         // The bytes that came before the end count.
         self.deliver_unparsed();
         let errno = if errno == libc::EPIPE { libc::ECONNRESET } else { errno };
-        let Some((side, stage, holders)) = self.drop_group(id) else { return };
-        for holder in holders {
-            let StreamHolder::Link(link) = holder else { continue };
+        let Some((side, stage, links)) = self.drop_group(id) else { return };
+        for link in links {
             if let Ok(l) = self.links.get_mut(link)
                 && let Some(stream) = l.stream.grouped_mut()
             {
@@ -121,7 +120,7 @@ impl SoftRnic {
     }
 
     /// Takes a group out of all tables, which closes its connection.
-    fn drop_group(&mut self, id: u32) -> Option<(GroupSide, GroupStage, Vec<StreamHolder>)> {
+    fn drop_group(&mut self, id: u32) -> Option<(GroupSide, GroupStage, Vec<u32>)> {
         let group = self.parts.groups.table.remove(id).ok()?;
         self.turns.timers.clear(Source::Group(id));
         self.reactor.forget(&mut SourceFd(&group.stream.as_raw_fd()));
@@ -129,7 +128,7 @@ impl SoftRnic {
             self.parts.groups.sets.leave(key, id);
         }
         self.wake_waiting_for_fds();
-        Some((group.side, group.stage, group.streams.into_values().collect()))
+        Some((group.side, group.stage, group.streams.into_links()))
     }
 
     /// Bounds the life of groups that have no stream any more.

@@ -240,8 +240,7 @@ impl SoftRnic {
         request: MoveRepr,
     ) -> Option<Arc<SharedStream>> {
         let Some(group) = self.accepted_group(request.token) else { return Some(tcp) };
-        let StreamHolder::Link(id) = group.streams.get(&request.stream)? else { return None };
-        let id = *id;
+        let id = group.streams.link_of(request.stream)?;
         let stream = self.links.get_mut(id).ok()?.movable()?;
         stream.leave = Leave::Ends(NewConn { stream: tcp, place: None });
         self.step_leave(id);
@@ -280,10 +279,10 @@ impl SoftRnic {
     /// The peer's direction goes on elsewhere.
     pub(super) fn take_moved(&mut self, id: u32, number: u32) {
         let Ok(group) = self.parts.groups.table.get(id) else { return };
-        let link = match group.streams.get(&number) {
+        let link = match group.streams.get(number) {
             Some(StreamHolder::Link(link)) => *link,
             // The link is gone, and the peer does not know that yet.
-            None if number <= group.last => return,
+            None if group.streams.was_opened(number) => return,
             _ => return self.spoil_group(id, "MOVED of a stream that was not asked to move"),
         };
         let asked = matches!(group.side, GroupSide::Dialer { .. });
@@ -318,7 +317,7 @@ impl SoftRnic {
         link.ready = Ready { readable: true, writable: true, hup: link.ready.hup };
         link.intake.lookahead_size = LOOKAHEAD_MIN;
         if let Ok(group) = self.parts.groups.table.get_mut(group) {
-            group.streams.remove(&number);
+            group.streams.remove(number);
         }
         self.parts.groups.emptied.push(group);
         self.enqueue(Source::Link(id));

@@ -5,8 +5,8 @@
 //! [`GroupStream`]. The group moves their bytes: `input` takes frames apart, `output` puts them
 //! together, `dial` opens groups and streams in them, `accept` answers, `serve` gives a group its
 //! turn, `dialed` counts the links to an address, `end` ends groups and streams, `leave` moves a stream
-//! with large data, or one that lives on, to a TCP connection of its own, `set` spreads the streams to an address over groups, `spread` brings groups to the RNICs of a
-//! port, and `pace` dials for those that get no group.
+//! with large data, or one that lives on, to a TCP connection of its own, `streams` has the streams of a
+//! group, `set` spreads those to an address over groups, `spread` brings groups to the RNICs of a port, and `pace` dials for those that get no group.
 //!
 //! What it promises: no frame of a peer makes it panic, or grow without bound. A frame that breaks a
 //! rule ends the group, and all of its links with ECONNRESET.
@@ -25,16 +25,15 @@ mod read;
 mod serve;
 mod set;
 mod spread;
+mod streams;
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::dial::DialPlan;
 use super::link::LOOKAHEAD;
-use crate::mem::KeyHasher;
 use crate::rnic::Ready;
 use crate::rnic::table::IdTable;
 use crate::sys::{self, SharedStream};
@@ -52,6 +51,7 @@ pub(super) use pace::{DialPlace, PacedDials};
 use set::GroupSets;
 use spread::GroupPlace;
 pub(super) use spread::{GroupTaker, PassedConn};
+use streams::{GroupStreams, StreamHolder};
 
 /// Bytes that may be under way to this side on a stream.
 const WINDOW: u32 = 256 << 10;
@@ -170,15 +170,6 @@ impl LinkStream {
     }
 }
 
-/// The holder of a stream in its group.
-#[derive(Debug)]
-enum StreamHolder {
-    /// This link.
-    Link(u32),
-    /// None: it waits for a listener. Its bytes so far, whether they are all, and the peer's port.
-    Waiting { early: Vec<u8>, fin: bool, port: u16 },
-}
-
 /// The side of a group.
 #[derive(Debug)]
 enum GroupSide {
@@ -224,11 +215,7 @@ pub(super) struct LinkGroup {
     /// The errno with which the TCP connection has ended.
     end: Option<i32>,
     terms: GroupTerms,
-    streams: HashMap<u32, StreamHolder, BuildHasherDefault<KeyHasher>>,
-    /// Streams that the listener has not come to yet, and those of them that the peer has ended since.
-    pending: usize,
-    /// The stream that was opened last.
-    last: u32,
+    streams: GroupStreams,
     input: GroupInput,
     /// Bytes of lookahead to ask for next.
     look: usize,
@@ -251,9 +238,7 @@ impl LinkGroup {
             queued: false,
             end: None,
             terms: GroupTerms::default(),
-            streams: HashMap::default(),
-            pending: 0,
-            last: 0,
+            streams: GroupStreams::default(),
             input: GroupInput::default(),
             look: LOOKAHEAD,
             output: GroupOutput::default(),

@@ -5,7 +5,7 @@ use super::super::SoftRnic;
 use super::super::directions::LOOKAHEAD_MIN;
 use super::super::link::{BULK, LOOKAHEAD};
 use super::input::GroupBytes;
-use super::{MAX_UNSENT, StreamHolder, WINDOW};
+use super::{MAX_UNSENT, WINDOW};
 use crate::driver::Source;
 use crate::mem::{MAX_SGE, Sgl};
 use crate::sys::{self, IoVecMut};
@@ -74,8 +74,8 @@ impl SoftRnic {
     fn place_of_next(&self, id: u32) -> Option<(u32, Sgl)> {
         let group = self.parts.groups.table.get(id).ok()?;
         let (stream, left) = group.input.awaited().filter(|(_, left)| *left >= BULK)?;
-        let StreamHolder::Link(link) = group.streams.get(&stream)? else { return None };
-        let l = self.links.get(*link).ok()?;
+        let link = group.streams.link_of(stream)?;
+        let l = self.links.get(link).ok()?;
         if l.base.stalled || !l.inbound.is_readable() {
             return None;
         }
@@ -87,7 +87,7 @@ impl SoftRnic {
             let pushed = piece.is_some_and(|piece| direct.push(piece).is_ok());
             room = if pushed { room - len } else { 0 };
         });
-        (direct.len() >= BULK).then_some((*link, direct))
+        (direct.len() >= BULK).then_some((link, direct))
     }
 
     /// Bytes of a payload have come to their place.

@@ -73,7 +73,8 @@ impl SoftRnic {
     fn take_data(&mut self, id: u32, stream: u32, (at, end): (usize, usize)) -> bool {
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return false };
         let bytes = &self.parts.lookahead[at..end];
-        let link = match group.streams.get_mut(&stream) {
+        let opened = group.streams.was_opened(stream);
+        let link = match group.streams.get_mut(stream) {
             Some(StreamHolder::Link(link)) => *link,
             Some(StreamHolder::Waiting { early, fin, .. }) => {
                 if *fin || early.len() + bytes.len() > MAX_EARLY {
@@ -83,7 +84,7 @@ impl SoftRnic {
                 }
                 return false;
             }
-            None if stream > group.last => {
+            None if !opened => {
                 self.spoil_group(id, "DATA of a stream that was not opened");
                 return false;
             }
@@ -148,12 +149,13 @@ impl SoftRnic {
             GroupFrameKind::Data => return,
         };
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
-        match group.streams.get_mut(&head.stream) {
+        let opened = group.streams.was_opened(head.stream);
+        match group.streams.get_mut(head.stream) {
             Some(StreamHolder::Link(link)) => {
                 let link = *link;
                 let over = end != StreamEnd::Fin;
                 if over {
-                    group.streams.remove(&head.stream);
+                    group.streams.remove(head.stream);
                     self.parts.groups.emptied.push(id);
                 }
                 if let Ok(l) = self.links.get_mut(link)
@@ -168,11 +170,11 @@ impl SoftRnic {
                 StreamEnd::Fin => *fin = true,
                 _ => {
                     // It counts until the listener comes to it, or a peer could open and end any number.
-                    group.streams.remove(&head.stream);
+                    group.streams.remove(head.stream);
                     self.parts.groups.emptied.push(id);
                 }
             },
-            None if head.stream > group.last => {
+            None if !opened => {
                 self.spoil_group(id, "the end of a stream that was not opened");
             }
             None => {}
@@ -181,8 +183,7 @@ impl SoftRnic {
 
     fn take_credit(&mut self, id: u32, stream: u32, word: [u8; WORD]) {
         let Ok(group) = self.parts.groups.table.get_mut(id) else { return };
-        let Some(StreamHolder::Link(link)) = group.streams.get(&stream) else { return };
-        let link = *link;
+        let Some(link) = group.streams.link_of(stream) else { return };
         let Ok(l) = self.links.get_mut(link) else { return };
         let Some(s) = l.stream.grouped_mut() else { return };
         s.room = s.room.saturating_add(u64::from(u32::from_be_bytes(word)));
