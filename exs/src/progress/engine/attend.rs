@@ -137,6 +137,11 @@ impl Sweeps {
         self.at
     }
 
+    /// The next sweep is at this time, or earlier.
+    fn be_due(&mut self, at: Time) {
+        self.at = Some(self.at.map_or(at, |before| before.min(at)));
+    }
+
     /// A socket is gone.
     pub(super) fn forget(&mut self, gone: &AttendedBy) {
         if !matches!(gone.by, Attendance::Reactor) {
@@ -324,7 +329,7 @@ impl Attendances<'_> {
         if !std::mem::replace(&mut s.attended.listed, true) {
             self.sweeps.left.push(id);
         }
-        self.sweeps.at = Some(self.sweeps.at.map_or(at, |before| before.min(at)));
+        self.sweeps.be_due(at);
     }
 
     /// The program has come for a connection that it has left, and leaves it again.

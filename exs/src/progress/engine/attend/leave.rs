@@ -11,8 +11,7 @@ impl Engine {
     pub(in crate::progress) fn leave_attended(&mut self, id: SockId, how: (bool, bool), now: Time) {
         self.attendances().leave(id, how, now);
         if self.has_lazy() {
-            let by = now + SWEEP;
-            self.sweeps.at = Some(self.sweeps.at.map_or(by, |before| before.min(by)));
+            self.sweeps.be_due(now + SWEEP);
         }
     }
 }
