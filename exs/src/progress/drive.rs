@@ -25,13 +25,17 @@
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+mod habits;
+
+use self::habits::Habits;
 use super::Error;
 use super::background::PASSING_TURNS;
 use super::context::Context;
 use super::event::RawEvent;
+use super::pace::ROUNDS_PER_POLL;
 use super::queue::{DriveFds, FdUse, QueueCore, Want};
 use super::reactor;
 use super::wait::{Waited, io_error};
@@ -44,9 +48,6 @@ use crate::time::Time;
 
 /// A deadline further away than this needs no timer: a later turn sets it.
 const FAR: Duration = Duration::from_secs(3600);
-
-/// The number of dequeues that arm early after the background thread had to arm the shard.
-const EARLY: u32 = 1024;
 
 /// What a program that drives a shard has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +97,9 @@ pub(super) struct Drive {
     /// When that was (ns).
     #[cfg(feature = "tokio")]
     armed_at: AtomicU64,
-    /// The number of coming dequeues that arm early.
-    early: AtomicU32,
+    habits: Habits,
+    /// A thread has found events, and has not asked the kernel since the program slept.
+    owes_question: AtomicBool,
 }
 
 impl Drive {
@@ -110,7 +112,8 @@ impl Drive {
             armed: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             armed_at: AtomicU64::new(0),
-            early: AtomicU32::new(0),
+            habits: Habits::default(),
+            owes_question: AtomicBool::new(false),
         }
     }
 
@@ -217,9 +220,8 @@ impl Context {
     /// dequeues must still arm early.
     #[inline]
     pub(super) fn arm_early(&self) {
-        let early = self.drive.early.load(Ordering::Relaxed);
-        if early > 0 && !self.is_armed() {
-            self.drive.early.store(early - 1, Ordering::Relaxed);
+        if self.drive.habits.arm_early() && !self.is_armed() {
+            self.drive.habits.note_early();
             self.arm_or_wake();
         }
     }
@@ -239,7 +241,7 @@ impl Context {
         if !self.drive.is_used() {
             return false;
         }
-        self.drive.early.store(EARLY, Ordering::Relaxed);
+        self.drive.habits.note_unannounced();
         self.arm()
     }
 
@@ -306,10 +308,23 @@ impl Context {
     pub(super) fn drive<E: From<RawEvent>>(
         &self,
         queue: &QueueCore,
-        want: &Want<'_, E>,
+        want: &mut Want<'_, E>,
     ) -> Result<Waited, Error> {
+        let slept = self.disarm();
+        let owed = self.drive.owes_question.swap(false, Ordering::Relaxed);
+        if !slept && self.arm_at_rest(owed) {
+            return Ok(Waited::of(queue.len() >= want.min));
+        }
+        if slept
+            && !owed
+            && let Some(found) = self.read_after_sleep(queue, want)
+        {
+            self.drive.owes_question.store(true, Ordering::Relaxed);
+            self.note_dequeued(queue);
+            return Ok(found);
+        }
         // A loop that comes again without a sleep has asked the kernel a moment ago.
-        let mut ask = self.disarm();
+        let mut ask = slept || owed;
         for _ in 0..PASSING_TURNS {
             match self.drive_turn(queue, want.min.max(1), ask)? {
                 Driven::Found { .. } => return Ok(Waited::There),
@@ -320,6 +335,39 @@ impl Context {
         // The shard has more to do: the wake-up keeps the descriptor readable.
         self.lead.wake();
         Ok(Waited::TooFew)
+    }
+
+    /// A program that waited for the queue's descriptor comes: reads the connections that had bytes
+    /// recently, before it asks the kernel which are readable. So an answer does not wait for that
+    /// question. The thread owes it, since the program may learn of each change once (EPOLLET): a
+    /// dequeue that finds nothing asks before it arms the shard. None: they have brought nothing.
+    fn read_after_sleep<E: From<RawEvent>>(
+        &self,
+        queue: &QueueCore,
+        want: &mut Want<'_, E>,
+    ) -> Option<Waited> {
+        let must_ask = self.attention.finds() >= ROUNDS_PER_POLL
+            || self.attention.lacks_leader(self.clock.about())
+            || self.outlook.get().watches_kernel();
+        if must_ask || want.min > 1 || !self.drive.habits.read_first() {
+            return None;
+        }
+        let (waited, _) = self.peek_in_passing(queue, want);
+        let found = (waited != Waited::TooFew).then_some(waited);
+        self.drive.habits.note_read(found.is_some());
+        found
+    }
+
+    /// Arms the shard for a loop that has taken all events, without a turn of the engine. With `ask`, the
+    /// thread first asks the kernel what became ready. False: there is something to do, for which the
+    /// thread must lead.
+    fn arm_at_rest(&self, ask: bool) -> bool {
+        let Some(mut reactor) = self.lead.try_lead(false) else { return false };
+        // An error of the kernel comes again if it lasts.
+        let asked = !ask || reactor.poll(Some(Duration::ZERO)).is_ok();
+        let found = !reactor.ready.is_empty() || self.lead.findings.has_any() || reactor.is_full();
+        self.lead.leave(reactor, None, self.reliance.polls());
+        asked && !found && self.arm()
     }
 
     /// As `drive`, for a program that may have learnt at any time that the descriptor is readable, and

@@ -82,6 +82,14 @@ impl ShmRnic {
         }
     }
 
+    /// A link is gone: no thread looks at it any more.
+    pub(super) fn look_no_more(&mut self, id: u32) {
+        let parts = &mut self.parts;
+        parts.hot.retain(|hot| *hot != id);
+        parts.woken = parts.woken.filter(|woken| *woken != id);
+        parts.last_armed = parts.last_armed.filter(|armed| *armed != id);
+    }
+
     /// Arms a hot link, and takes it for cold. True if it has work already: then it stays hot, and
     /// the caller must enqueue it.
     fn make_cold(&mut self, id: u32) -> bool {
@@ -226,8 +234,11 @@ impl ShmRnic {
     /// Polls like [`ShmRnic::poll_hot_set`], but counts no misses and enqueues nothing: for a loop of
     /// a few nanoseconds. None if no link is hot, or if setups are, which takes system calls.
     pub(super) fn has_news(&mut self) -> Option<bool> {
-        if self.parts.hot.is_empty() || self.setups.any() {
+        if self.setups.any() {
             return None;
+        }
+        if self.parts.hot.is_empty() {
+            return self.wake_armed().then_some(true);
         }
         let any_set = self.parts.bitmap.as_ref().is_some_and(DoorbellBitmap::any_set);
         Some(
@@ -236,14 +247,38 @@ impl ShmRnic {
         )
     }
 
+    /// Looks at the link that was the only hot one before the sleep. Its peer rings for what it sends, and
+    /// the bell makes the link hot. True if it has work, which may come before its bell.
+    fn wake_armed(&mut self) -> bool {
+        let Some(id) = self.parts.last_armed else { return false };
+        let is_ours = |link: &super::ShmLink| {
+            link.phase.is_connected() && !link.base.attended && !link.is_lent()
+        };
+        let has_work = self.links.get(id).is_ok_and(|link| is_ours(link) && link.has_work());
+        if has_work {
+            (self.parts.last_armed, self.parts.woken) = (None, Some(id));
+        }
+        has_work
+    }
+
     /// Arms every hot link before a sleep. True if one has work.
     pub(super) fn prepare_sleep(&mut self) -> bool {
+        let mut hot = std::mem::take(&mut self.parts.hot);
+        if let [only] = hot[..] {
+            self.parts.last_armed = Some(only);
+        } else if !hot.is_empty() {
+            self.parts.last_armed = None;
+        }
         let mut found = false;
-        for id in std::mem::take(&mut self.parts.hot) {
+        for id in hot.drain(..) {
             if self.make_cold(id) {
                 self.enqueue(Source::Link(id));
                 found = true;
             }
+        }
+        if !found {
+            // Its room serves the next links.
+            self.parts.hot = hot;
         }
         if self.parts.bitmap.as_mut().is_some_and(DoorbellBitmap::announce_sleep) {
             self.collect_doorbells();

@@ -226,8 +226,7 @@ impl LinkSetup for Box<ShmLink> {
 
     fn detached(driver: &mut ShmRnic, id: u32, link: &mut Box<ShmLink>) {
         driver.forget_place(link);
-        driver.parts.hot.retain(|hot| *hot != id);
-        driver.parts.woken = driver.parts.woken.filter(|woken| *woken != id);
+        driver.look_no_more(id);
     }
 
     fn rests(driver: &ShmRnic, id: u32) -> bool {

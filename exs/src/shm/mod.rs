@@ -84,6 +84,8 @@ pub struct ShmParts {
     eager_turn: usize,
     /// The link whose thread has just woken.
     woken: Option<u32>,
+    /// The link that was the only hot one before the last sleep.
+    last_armed: Option<u32>,
     /// Our doorbell bitmap, from the first peer that needs it on; and scratch space for the slots taken
     /// from it.
     bitmap: Option<doorbells::DoorbellBitmap>,
@@ -117,6 +119,7 @@ impl ShmRnic {
             hot: Vec::new(),
             eager_turn: 0,
             woken: None,
+            last_armed: None,
             bitmap: None,
             taken_slots: Vec::new(),
             peer_bitmaps: doorbells::PeerBitmaps::default(),

@@ -1,0 +1,97 @@
+//! The habits of the event loops that drive a shard.
+//!
+//! No call tells what a loop does next, so a shard keeps a record of what its loops have done. Pure:
+//! the caller says what it sees. Threads that lose counts to each other do no harm.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The number of dequeues that arm early after the background thread had to arm the shard.
+const EARLY: u32 = 1024;
+/// Reads in a row without a byte after which only each [`PROBE`]th one is made.
+const MAX_MISSES: u32 = 2;
+const PROBE: u32 = 64;
+
+/// What loops have done lately.
+#[derive(Debug, Default)]
+pub(super) struct Habits {
+    /// The number of coming dequeues that arm early.
+    early: AtomicU32,
+    /// Chances to read since the last read that has found something.
+    misses: AtomicU32,
+}
+
+impl Habits {
+    /// A program has gone to sleep and has announced nothing.
+    pub(super) fn note_unannounced(&self) {
+        self.early.store(EARLY, Ordering::Relaxed);
+    }
+
+    /// True if dequeues that find events must arm the shard.
+    #[inline]
+    pub(super) fn arm_early(&self) -> bool {
+        self.early.load(Ordering::Relaxed) > 0
+    }
+
+    /// Such a dequeue arms the shard.
+    pub(super) fn note_early(&self) {
+        let early = self.early.load(Ordering::Relaxed);
+        self.early.store(early.saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// True if a loop that has slept should read the connections that had bytes recently, before it asks
+    /// the kernel which are readable.
+    #[inline]
+    pub(super) fn read_first(&self) -> bool {
+        let misses = self.misses.load(Ordering::Relaxed);
+        let reads = misses < MAX_MISSES || misses.is_multiple_of(PROBE);
+        if !reads {
+            self.misses.store(misses.wrapping_add(1), Ordering::Relaxed);
+        }
+        reads
+    }
+
+    /// Such a read has ended.
+    #[inline]
+    pub(super) fn note_read(&self, found: bool) {
+        let misses = self.misses.load(Ordering::Relaxed);
+        let next = if found { 0 } else { misses.wrapping_add(1) };
+        if next != misses {
+            self.misses.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dequeues_arm_early_for_a_while() {
+        let habits = Habits::default();
+        assert!(!habits.arm_early());
+        habits.note_unannounced();
+        (0..EARLY).for_each(|_| {
+            assert!(habits.arm_early());
+            habits.note_early();
+        });
+        assert!(!habits.arm_early());
+    }
+
+    #[test]
+    fn reads_that_find_nothing_become_probes() {
+        let habits = Habits::default();
+        let reads = |chances: u32, found: bool| -> Vec<u32> {
+            let reads = |_: &u32| {
+                let reads = habits.read_first();
+                if reads {
+                    habits.note_read(found);
+                }
+                reads
+            };
+            (0..chances).filter(reads).collect()
+        };
+        assert_eq!(reads(3, true), [0, 1, 2]);
+        assert_eq!(reads(2 * PROBE + 1, false), [0, 1, PROBE, 2 * PROBE]);
+        assert_eq!(reads(PROBE + 2, true).len(), 3, "one that finds bytes brings the others back");
+    }
+}

@@ -1,0 +1,93 @@
+//! Event loops on the descriptor of a queue: none waits for the background thread to look around.
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use exs::{EventKind, EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport};
+use exs_tests::harness::{LIMIT, Rng, Watchdog};
+use mio::unix::SourceFd;
+
+const NOW: Option<Duration> = Some(Duration::ZERO);
+/// Bytes of a message.
+const LEN: usize = 8;
+
+fn streams(transport: Transport) -> (Socket, Socket) {
+    let options = Options::default().with_transport(transport);
+    let socket = || Socket::with_options(SocketType::Stream, options.clone()).unwrap();
+    let (listener, client) = (socket(), socket());
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.listen(1).unwrap();
+    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.blocking().accept().unwrap();
+    (client, server)
+}
+
+/// A loop that learns of each change once (EPOLLET).
+struct EdgeLoop {
+    poll: mio::Poll,
+    events: mio::Events,
+}
+
+impl EdgeLoop {
+    fn new(queue: &EventQueue) -> EdgeLoop {
+        let poll = mio::Poll::new().unwrap();
+        let (fd, readable) = (queue.as_raw_fd(), mio::Interest::READABLE);
+        poll.registry().register(&mut SourceFd(&fd), mio::Token(0), readable).unwrap();
+        EdgeLoop { poll, events: mio::Events::with_capacity(4) }
+    }
+
+    fn sleep(&mut self) {
+        self.poll.poll(&mut self.events, None).unwrap();
+    }
+}
+
+fn receive(queue: &EventQueue, socket: &Socket, at: usize) {
+    socket.recv(queue, Token(at as u64), vec![0; LEN], RecvFlags::WAITALL).unwrap();
+}
+
+/// Messages come on one connection each time, and now and then on others beside it, before the loop wakes.
+/// The thread dequeues until nothing comes before it sleeps. If it learnt of the others only when the
+/// background thread looks around, this would take minutes.
+fn others_are_served(name: &str, transport: Transport) {
+    const CONNECTIONS: usize = 4;
+    let _dog = Watchdog::with_limit(name, LIMIT);
+    let (ours, theirs): (Vec<_>, Vec<_>) = (0..CONNECTIONS).map(|_| streams(transport)).unzip();
+    let queue = EventQueue::new(4 * CONNECTIONS).unwrap();
+    let mut edges = EdgeLoop::new(&queue);
+    for (at, socket) in theirs.iter().enumerate() {
+        receive(&queue, socket, at);
+    }
+    let mut rng = Rng::new(7);
+    for round in 0..40_000_u64 {
+        let mut left = 0;
+        for (at, socket) in ours.iter().enumerate() {
+            if at == 0 || rng.one_in(4) {
+                socket.blocking().send_all(&round.to_be_bytes()).unwrap();
+                left += 1;
+            }
+        }
+        while left > 0 {
+            let events = queue.dequeue(2, NOW).unwrap();
+            if events.is_empty() {
+                edges.sleep();
+            }
+            for event in events {
+                assert_eq!((event.kind(), event.bytes()), (EventKind::Recv, LEN));
+                let at = usize::try_from(event.token().0).unwrap();
+                assert_eq!(&event.into_buffer().unwrap()[..], &round.to_be_bytes());
+                receive(&queue, &theirs[at], at);
+                left -= 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_loop_serves_other_connections_soft() {
+    others_are_served("a_loop_serves_other_connections_soft", Transport::Soft);
+}
+
+#[test]
+fn a_loop_serves_other_connections_shm() {
+    others_are_served("a_loop_serves_other_connections_shm", Transport::Shm);
+}
