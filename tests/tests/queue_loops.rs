@@ -1,13 +1,18 @@
-//! Event loops on the descriptor of a queue: none waits for the background thread to look around.
+//! Event loops on the descriptor of a queue: none waits for the background thread to look around, and
+//! none misses an event, whatever it does between its dequeues.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use exs::{EventKind, EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport};
 use exs_tests::harness::{LIMIT, Rng, Watchdog};
 use mio::unix::SourceFd;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
+/// Long after the background thread has looked around, and before a deadline of the connection ends the
+/// sleep.
+const SOON: Duration = Duration::from_secs(10);
 /// Bytes of a message.
 const LEN: usize = 8;
 
@@ -90,4 +95,91 @@ fn a_loop_serves_other_connections_soft() {
 #[test]
 fn a_loop_serves_other_connections_shm() {
     others_are_served("a_loop_serves_other_connections_shm", Transport::Shm);
+}
+
+fn await_readable(queue: &EventQueue) {
+    let mut fds = [PollFd::new(queue.as_fd(), PollFlags::POLLIN)];
+    let limit = PollTimeout::try_from(SOON).unwrap();
+    assert_eq!(nix::poll::poll(&mut fds, limit).unwrap(), 1, "the descriptor shows no event");
+}
+
+/// Has a queue and one end of a connection that a loop has served for a while. It has dequeued until
+/// nothing came before each of its sleeps, so the library knows that it comes again.
+fn with_orderly_loop(transport: Transport, then: impl FnOnce(&EventQueue, &Socket, &Socket)) {
+    let (a, b) = streams(transport);
+    let queue = EventQueue::new(16).unwrap();
+    for round in 0..64_u64 {
+        a.recv(&queue, Token(1), vec![0; LEN], RecvFlags::WAITALL).unwrap();
+        b.blocking().send_all(&round.to_be_bytes()).unwrap();
+        let mut answered = false;
+        while !answered {
+            await_readable(&queue);
+            loop {
+                let events = queue.dequeue(4, NOW).unwrap();
+                if events.is_empty() {
+                    break;
+                }
+                for event in events {
+                    if event.kind() == EventKind::Recv {
+                        a.send(&queue, Token(2), vec![1; LEN]).unwrap();
+                    }
+                    answered |= event.kind() == EventKind::Send;
+                }
+            }
+        }
+        b.blocking().recv_exact(&mut [0; LEN]).unwrap();
+    }
+    then(&queue, &a, &b);
+}
+
+/// The thread takes all events, posts once more, and sleeps at once.
+#[test]
+fn a_loop_that_posts_before_it_sleeps_is_woken() {
+    let _dog = Watchdog::with_limit("a_loop_that_posts_before_it_sleeps", LIMIT);
+    for transport in [Transport::Soft, Transport::Shm] {
+        with_orderly_loop(transport, |queue, a, b| {
+            for n in 0..=255 {
+                a.recv(queue, Token(1), vec![0; LEN], RecvFlags::WAITALL).unwrap();
+                b.blocking().send_all(&[n; LEN]).unwrap();
+                let mut events = Vec::new();
+                while events.is_empty() {
+                    await_readable(queue);
+                    events = queue.dequeue(4, NOW).unwrap();
+                }
+                a.send(queue, Token(2), vec![n; LEN]).unwrap();
+                await_readable(queue);
+                while queue.dequeue(4, NOW).unwrap().is_empty() {
+                    await_readable(queue);
+                }
+                b.blocking().recv_exact(&mut [0; LEN]).unwrap();
+            }
+        });
+    }
+}
+
+/// One thread takes all events and posts, and another one sleeps for the descriptor.
+#[test]
+fn a_thread_that_sleeps_is_woken_for_what_another_posts() {
+    let _dog = Watchdog::with_limit("a_thread_that_sleeps_is_woken", LIMIT);
+    for transport in [Transport::Soft, Transport::Shm] {
+        with_orderly_loop(transport, |queue, a, b| {
+            for n in 0..=255 {
+                a.recv(queue, Token(1), vec![0; LEN], RecvFlags::WAITALL).unwrap();
+                b.blocking().send_all(&[n; LEN]).unwrap();
+                while queue.dequeue(4, NOW).unwrap().is_empty() {
+                    await_readable(queue);
+                }
+                std::thread::scope(|s| {
+                    let sleeper = s.spawn(|| {
+                        while queue.dequeue(4, NOW).unwrap().is_empty() {
+                            await_readable(queue);
+                        }
+                    });
+                    a.send(queue, Token(2), vec![n; LEN]).unwrap();
+                    sleeper.join().unwrap();
+                });
+                b.blocking().recv_exact(&mut [0; LEN]).unwrap();
+            }
+        });
+    }
 }

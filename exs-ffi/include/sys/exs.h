@@ -546,7 +546,9 @@ const char *exs_version(void);
  * while events wait, and while there is something to do that may bring events
  * (level-triggered). When it is readable, dequeue with a timeout of zero until no event
  * comes: these calls move the data, and the last one lets peers know that the program
- * sleeps. The descriptor belongs to the library: do not read from it or close it.
+ * sleeps. A program that sleeps without that last one may learn of an event some
+ * milliseconds late. The descriptor belongs to the library: do not read from it or
+ * close it.
  * -1: EINVAL. */
 int exs_qfd(exs_qhandle_t queue);
 

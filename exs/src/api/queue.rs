@@ -425,6 +425,9 @@ impl EventQueue {
 /// readable, dequeue with a timeout of zero until nothing comes. These calls move the data. Do not
 /// read from the descriptor or close it.
 ///
+/// The dequeue that finds nothing is the last step before the sleep. A program that posts after a dequeue
+/// which found events, and sleeps then, may learn of an event some milliseconds late.
+///
 /// A program that does not come for a while loses nothing: a thread of the library moves its data
 /// then.
 impl AsRawFd for EventQueue {

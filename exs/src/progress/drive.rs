@@ -13,6 +13,14 @@
 //! the reactor. The next dequeue ends the announced sleep. A loop that dequeues until nothing
 //! comes, as the queue's documentation says, therefore never goes to sleep unannounced.
 //!
+//! Such a loop makes the system calls of one with kernel sockets: it sleeps, reads and writes.
+//! - The first dequeue after a sleep reads the connections that had bytes recently, before it asks the
+//!   kernel which are readable. The dequeue that finds nothing asks that question.
+//! - Events that a thread brings about itself, as that of a small send, do not make the descriptor
+//!   readable until the shard is armed, as its thread dequeues again before it sleeps.
+//!
+//! [`Habits`] tells whether the loops of the shard are such loops, and whether such reads pay.
+//!
 //! Other loops dequeue the events that are there, and sleep. The background thread finds such a
 //! shard unarmed and without a leader for a tick. It arms the shard for the program. The next
 //! dequeues then arm early, before they return events.
@@ -24,13 +32,15 @@
 #[cfg(feature = "tokio")]
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 mod habits;
+mod queues;
 
 use self::habits::Habits;
+use self::queues::DrivingQueues;
 use super::Error;
 use super::background::PASSING_TURNS;
 use super::context::Context;
@@ -89,9 +99,7 @@ pub(super) struct Drive {
     timer: OnceLock<TimerFd>,
     /// When the timer fires (ns), by the context's clock; `u64::MAX` while it is not set.
     timer_at: AtomicU64,
-    /// The number of queues whose descriptors drive the shard. A thread that has left work looks at it
-    /// after that, and a new queue's thread looks for work after it counts (`Context::wake`).
-    queues: AtomicUsize,
+    queues: DrivingQueues,
     /// True if a sleep was announced for a program that waits for a descriptor.
     armed: AtomicBool,
     /// When that was (ns).
@@ -108,7 +116,7 @@ impl Drive {
             reactor: reactor.as_raw_fd(),
             timer: OnceLock::new(),
             timer_at: AtomicU64::new(u64::MAX),
-            queues: AtomicUsize::new(0),
+            queues: DrivingQueues::default(),
             armed: AtomicBool::new(false),
             #[cfg(feature = "tokio")]
             armed_at: AtomicU64::new(0),
@@ -119,7 +127,7 @@ impl Drive {
 
     /// True if a program waits for the descriptor of a queue of this shard.
     pub(super) fn is_used(&self) -> bool {
-        self.queues.load(Ordering::SeqCst) > 0
+        !self.queues.is_empty()
     }
 
     /// What has become ready in the reactor, for a thread that does not have the reactor. The thread that
@@ -133,7 +141,7 @@ impl Drive {
 
     /// A queue whose descriptor drove the shard is gone.
     pub(super) fn forget_queue(&self) {
-        self.queues.fetch_sub(1, Ordering::Relaxed);
+        self.queues.forget_one();
     }
 
     /// How long ago a sleep was announced last.
@@ -150,7 +158,7 @@ impl Drive {
 
 impl Context {
     /// Returns the descriptor of a queue. The program waits for it from now on.
-    pub(crate) fn program_fd<'q>(&self, queue: &'q QueueCore) -> BorrowedFd<'q> {
+    pub(crate) fn program_fd<'q>(&self, queue: &'q Arc<QueueCore>) -> BorrowedFd<'q> {
         let events = queue.fd(FdUse::Program);
         Context::end_attendance(queue);
         match self.drive_set(queue) {
@@ -170,7 +178,7 @@ impl Context {
     /// of them from now on, and comes when one is readable. They are duplicates, since queues of one
     /// shard have the same reactor, and an epoll set takes a descriptor once.
     #[cfg(feature = "tokio")]
-    pub(crate) fn program_fds(&self, queue: &QueueCore) -> std::io::Result<[OwnedFd; 3]> {
+    pub(crate) fn program_fds(&self, queue: &Arc<QueueCore>) -> std::io::Result<[OwnedFd; 3]> {
         let [events, reactor, timer] = self.drive_members(queue)?.map(duplicate);
         let members = [events?, reactor?, timer?];
         Context::end_attendance(queue);
@@ -178,7 +186,7 @@ impl Context {
         Ok(members)
     }
 
-    fn drive_set<'q>(&self, queue: &'q QueueCore) -> Option<&'q DriveFds> {
+    fn drive_set<'q>(&self, queue: &'q Arc<QueueCore>) -> Option<&'q DriveFds> {
         if let Some(fds) = queue.drive_fds().get() {
             return Some(fds);
         }
@@ -199,9 +207,9 @@ impl Context {
         Ok([events, self.drive.reactor, timer.as_raw_fd()])
     }
 
-    fn begin_drive<'q>(&self, queue: &'q QueueCore, fds: DriveFds) -> &'q DriveFds {
+    fn begin_drive<'q>(&self, queue: &'q Arc<QueueCore>, fds: DriveFds) -> &'q DriveFds {
         let fds = queue.drive_fds().get_or_init(|| {
-            self.drive.queues.fetch_add(1, Ordering::SeqCst);
+            self.drive.queues.add(queue);
             fds
         });
         // The program may wait at once.
@@ -226,11 +234,20 @@ impl Context {
         }
     }
 
-    /// The same for a dequeue that does not wait.
+    /// The same for a dequeue that does not wait. If its thread comes again before it sleeps, the events
+    /// that it brings about until then need not make the descriptor readable.
     #[inline]
     pub(crate) fn note_dequeued(&self, queue: &QueueCore) {
-        if queue.drive_fds().get().is_some() && queue.is_empty() {
-            self.arm_early();
+        if queue.drive_fds().get().is_none() || !queue.is_empty() {
+            return;
+        }
+        if !self.drive.habits.come_again() {
+            return self.arm_early();
+        }
+        self.drive.queues.withhold(queue);
+        // Another thread may have announced a sleep, and waits for events.
+        if self.is_armed() {
+            self.drive.queues.show_withheld();
         }
     }
 
@@ -257,16 +274,18 @@ impl Context {
     /// something to do: then no sleep is announced.
     fn arm(&self) -> bool {
         let left = self.prepare_sleep(None);
-        if left.is_zero() {
+        let armed = !left.is_zero();
+        if armed {
+            self.set_timer(left);
+            self.show_news(false);
+            #[cfg(feature = "tokio")]
+            self.drive.armed_at.store(self.about_now().as_nanos(), Ordering::Relaxed);
+            self.drive.armed.store(true, Ordering::SeqCst);
+        } else {
             self.end_sleep();
-            return false;
         }
-        self.set_timer(left);
-        self.show_news(false);
-        #[cfg(feature = "tokio")]
-        self.drive.armed_at.store(self.about_now().as_nanos(), Ordering::Relaxed);
-        self.drive.armed.store(true, Ordering::SeqCst);
-        true
+        self.drive.queues.show_withheld();
+        armed
     }
 
     fn set_timer(&self, left: Duration) {
@@ -367,7 +386,11 @@ impl Context {
         let asked = !ask || reactor.poll(Some(Duration::ZERO)).is_ok();
         let found = !reactor.ready.is_empty() || self.lead.findings.has_any() || reactor.is_full();
         self.lead.leave(reactor, None, self.reliance.polls());
-        asked && !found && self.arm()
+        let armed = asked && !found && self.arm();
+        if armed {
+            self.drive.habits.note_announced();
+        }
+        armed
     }
 
     /// As `drive`, for a program that may have learnt at any time that the descriptor is readable, and
@@ -420,7 +443,11 @@ impl Context {
         // A background thread or a companion that was asked to leave the lead may not have seen what
         // made the descriptor readable. It wakes the program when it leaves, if the shard is armed.
         let left = turn == DriveTurn::NotLed && self.lead.lead().is_free();
-        if armed && !left { Driven::Asleep } else { Driven::Again }
+        if !armed || left {
+            return Driven::Again;
+        }
+        self.drive.habits.note_announced();
+        Driven::Asleep
     }
 
     /// The background thread, or a companion, has left the lead. A program that asked for the lead

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of dequeues that arm early after the background thread had to arm the shard.
 const EARLY: u32 = 1024;
+/// Sleeps in a row that loops have announced, after which they are taken to announce each.
+const ORDERLY: u32 = 16;
 /// Reads in a row without a byte after which only each [`PROBE`]th one is made.
 const MAX_MISSES: u32 = 2;
 const PROBE: u32 = 64;
@@ -16,14 +18,25 @@ const PROBE: u32 = 64;
 pub(super) struct Habits {
     /// The number of coming dequeues that arm early.
     early: AtomicU32,
+    /// Sleeps that loops have announced since one that they have not; [`ORDERLY`] at most.
+    announced: AtomicU32,
     /// Chances to read since the last read that has found something.
     misses: AtomicU32,
 }
 
 impl Habits {
+    /// A dequeue that found nothing has announced a sleep.
+    pub(super) fn note_announced(&self) {
+        let announced = self.announced.load(Ordering::Relaxed);
+        if announced < ORDERLY {
+            self.announced.store(announced + 1, Ordering::Relaxed);
+        }
+    }
+
     /// A program has gone to sleep and has announced nothing.
     pub(super) fn note_unannounced(&self) {
         self.early.store(EARLY, Ordering::Relaxed);
+        self.announced.store(0, Ordering::Relaxed);
     }
 
     /// True if dequeues that find events must arm the shard.
@@ -36,6 +49,13 @@ impl Habits {
     pub(super) fn note_early(&self) {
         let early = self.early.load(Ordering::Relaxed);
         self.early.store(early.saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// True if loops announce each sleep: a thread that has found events dequeues again before it waits
+    /// for a descriptor.
+    #[inline]
+    pub(super) fn come_again(&self) -> bool {
+        self.announced.load(Ordering::Relaxed) >= ORDERLY && !self.arm_early()
     }
 
     /// True if a loop that has slept should read the connections that had bytes recently, before it asks
@@ -66,15 +86,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dequeues_arm_early_for_a_while() {
+    fn loops_that_have_announced_many_sleeps_come_again() {
         let habits = Habits::default();
-        assert!(!habits.arm_early());
+        let announce = |times| (0..times).for_each(|_| habits.note_announced());
+        announce(ORDERLY - 1);
+        assert!(!habits.come_again());
+        announce(2);
+        assert!(habits.come_again());
         habits.note_unannounced();
+        announce(ORDERLY);
+        assert!(!habits.come_again(), "dequeues arm early for a while");
         (0..EARLY).for_each(|_| {
             assert!(habits.arm_early());
             habits.note_early();
         });
         assert!(!habits.arm_early());
+        assert!(habits.come_again());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::{Inner, QueueCore};
-use crate::sys::{EpollSet, EventFd};
+use crate::sys::{EpollSet, EventFd, this_thread};
 
 /// The user of a queue's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,20 @@ pub(super) enum Signal {
     /// It is not readable, and stays so: the thread that drives the queue's shard takes the events
     /// itself. This saves two system calls for each dequeue that finds events.
     Quiet,
+    /// It is not readable. An event that this thread brings about leaves it so until the shard is armed:
+    /// the thread dequeues again before it waits.
+    Withheld(i32),
+}
+
+impl Signal {
+    /// True if an event that the calling thread brings about makes the descriptor readable.
+    fn shows(self) -> bool {
+        match self {
+            Signal::Off => true,
+            Signal::On | Signal::Quiet => false,
+            Signal::Withheld(thread) => thread != this_thread(),
+        }
+    }
 }
 
 /// How the program waits for the descriptors that drive a queue's shard.
@@ -60,8 +74,8 @@ impl QueueCore {
 
     /// Makes the descriptor readable, if events wait and a user has asked for it.
     pub(super) fn signal(&self, inner: &mut Inner) {
-        if inner.signal == Signal::Off
-            && !inner.events.is_empty()
+        if !inner.events.is_empty()
+            && inner.signal.shows()
             && self.has_fd()
             && let Some(fd) = &self.fd
         {
@@ -79,11 +93,32 @@ impl QueueCore {
                 }
                 inner.signal = Signal::Off;
             }
-            Signal::Quiet => {
-                inner.signal = Signal::Off;
-                self.signal(inner);
-            }
-            _ => {}
+            Signal::Quiet => self.end_silence(inner),
+            // The thread leaves some, and may wait now.
+            Signal::Withheld(_) if !inner.events.is_empty() => self.end_silence(inner),
+            Signal::On | Signal::Off | Signal::Withheld(_) => {}
+        }
+    }
+
+    /// Events that wait make the descriptor readable from now on.
+    fn end_silence(&self, inner: &mut Inner) {
+        inner.signal = Signal::Off;
+        self.signal(inner);
+    }
+
+    /// The calling thread has taken all events, and dequeues again before it waits for the descriptor.
+    pub(in crate::progress) fn withhold(&self) {
+        let mut inner = self.lock();
+        if inner.signal == Signal::Off && inner.events.is_empty() {
+            inner.signal = Signal::Withheld(this_thread());
+        }
+    }
+
+    /// The thread may wait for the descriptor now.
+    pub(in crate::progress) fn show_withheld(&self) {
+        let mut inner = self.lock();
+        if matches!(inner.signal, Signal::Withheld(_)) {
+            self.end_silence(&mut inner);
         }
     }
 
@@ -91,7 +126,7 @@ impl QueueCore {
     /// readable until [`QueueCore::end_quiet`], or until events were taken.
     pub(in crate::progress) fn begin_quiet(&self) {
         let mut inner = self.lock();
-        if inner.signal == Signal::Off {
+        if matches!(inner.signal, Signal::Off | Signal::Withheld(_)) {
             inner.signal = Signal::Quiet;
         }
     }
@@ -100,8 +135,7 @@ impl QueueCore {
     pub(in crate::progress) fn end_quiet(&self) {
         let mut inner = self.lock();
         if inner.signal == Signal::Quiet {
-            inner.signal = Signal::Off;
-            self.signal(&mut inner);
+            self.end_silence(&mut inner);
         }
     }
 
@@ -168,5 +202,41 @@ mod tests {
         push();
         q.end_quiet();
         assert!(readable(), "the thread that drove takes nothing");
+    }
+
+    #[test]
+    fn a_thread_that_comes_again_is_shown_its_own_events_later() {
+        let q = QueueCore::new(&QueueOptions::default()).unwrap();
+        let readable = || q.fd(FdUse::Program).wait(Some(Duration::ZERO)).unwrap();
+        let push = || q.push(RawEvent::new(1, EventKind::Send), &mut Vec::new());
+        let take = |max| q.take::<RawEvent>(max, &mut Vec::new());
+        assert!(!readable());
+        q.withhold();
+        push();
+        assert!(!readable(), "this thread dequeues before it waits");
+        assert_eq!(take(8), 1);
+        push();
+        q.show_withheld();
+        assert!(readable(), "it may wait now");
+        q.withhold();
+        assert!(readable(), "an event waits");
+        take(8);
+        q.withhold();
+        push();
+        push();
+        assert_eq!(take(1), 1);
+        assert!(readable(), "it has left one, and may wait");
+        take(8);
+        q.withhold();
+        std::thread::scope(|s| s.spawn(push).join()).unwrap();
+        assert!(readable(), "another thread's event");
+        take(8);
+        q.withhold();
+        push();
+        q.begin_quiet();
+        q.end_quiet();
+        assert!(readable(), "the thread that drove takes nothing");
+        q.show_withheld();
+        assert!(readable());
     }
 }
