@@ -255,12 +255,14 @@ impl Descriptor {
         max: usize,
         limit: Option<i32>,
     ) -> io::Result<()> {
-        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; max];
+        let mut events: Vec<libc::epoll_event> = Vec::with_capacity(max);
         let (room, limit) = (c_int::try_from(max).unwrap_or(c_int::MAX), limit.unwrap_or(-1));
         // SAFETY: there is room for `room` events, and the vector outlives the call.
         let n =
             count(unsafe { exs_epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), room, limit) })?;
-        data.extend(events.iter().take(n).map(|event| event.u64));
+        // SAFETY: the call has written `n` events, and never more than it had room for.
+        unsafe { events.set_len(n.min(max)) };
+        data.extend(events.iter().map(|event| event.u64));
         Ok(())
     }
 

@@ -26,6 +26,8 @@ struct Connection {
     spare: Vec<Buffer>,
     /// Operations whose events are still to come.
     posted: usize,
+    /// Its message was reported, and the next receive is not posted yet: the answer leaves first.
+    lacks_receive: bool,
     stage: Stage,
 }
 
@@ -51,6 +53,8 @@ pub(super) struct Queue<'a> {
     connections: Vec<Option<Connection>>,
     free: Vec<Id>,
     events: Vec<Event>,
+    /// Connections whose message the last wait has reported.
+    reported: Vec<Id>,
 }
 
 impl<'a> Queue<'a> {
@@ -85,11 +89,18 @@ impl<'a> Queue<'a> {
             connections: Vec::new(),
             free: Vec::new(),
             events: Vec::with_capacity(BATCH),
+            reported: Vec::with_capacity(BATCH),
         })
     }
 
     fn insert(&mut self, socket: Socket) -> Id {
-        let connection = Connection { socket, spare: Vec::new(), posted: 0, stage: Stage::Open };
+        let connection = Connection {
+            socket,
+            spare: Vec::new(),
+            posted: 0,
+            lacks_receive: false,
+            stage: Stage::Open,
+        };
         let id = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1
@@ -126,6 +137,7 @@ impl<'a> Queue<'a> {
             let flags = RecvFlags::WAITALL;
             connection.socket.recv(queue, token(id), buffer, flags).during("recv")?;
             connection.posted += 1;
+            connection.lacks_receive = false;
         }
         Ok(())
     }
@@ -163,7 +175,8 @@ impl<'a> Queue<'a> {
                 news.push(News::Opened(id));
             }
             (EventKind::Recv, Stage::Open) if whole && result.is_ok() => {
-                self.receive(id)?;
+                connection.lacks_receive = true;
+                self.reported.push(id);
                 news.push(News::Message(id));
             }
             (EventKind::Recv, Stage::Open) => {
@@ -201,7 +214,7 @@ impl Loop for Queue<'_> {
         let buffer = connection.spare.pop().unwrap_or_else(|| Buffer::from(vec![1; size]));
         connection.socket.send(&queue, token(id), buffer).during("send")?;
         connection.posted += 1;
-        Ok(())
+        if connection.lacks_receive { self.receive(id) } else { Ok(()) }
     }
 
     fn close(&mut self, id: Id) -> Result<(), Failure> {
@@ -214,6 +227,13 @@ impl Loop for Queue<'_> {
     }
 
     fn wait(&mut self, news: &mut Vec<News>) -> Result<(), Failure> {
+        // Those that got no answer.
+        while let Some(id) = self.reported.pop() {
+            let lacks = |c: &Connection| c.lacks_receive && c.stage == Stage::Open;
+            if self.connections.get(id).and_then(Option::as_ref).is_some_and(lacks) {
+                self.receive(id)?;
+            }
+        }
         let before = news.len();
         while news.len() == before {
             self.take()?;
