@@ -61,6 +61,13 @@ impl Memory {
         })
     }
 
+    /// The call that has used the memory is over.
+    fn end(self) {
+        if let Memory::One(buffer) = self {
+            memory::end(buffer);
+        }
+    }
+
     fn into_list(self) -> Vec<Buffer> {
         match self {
             Memory::One(b) => vec![b],
@@ -129,7 +136,9 @@ fn send(entry: &Entry, memory: Memory, flags: c_int, answer: Answer) -> Result<c
         && !entry.limits.any()
         && few::send_now(entry, buffer)
     {
-        return Ok(c_int::try_from(buffer.len()).unwrap_or(c_int::MAX));
+        let sent = c_int::try_from(buffer.len()).unwrap_or(c_int::MAX);
+        memory.end();
+        return Ok(sent);
     }
     let patience = options::patience(entry, call.fd, flags, Way::Send);
     if patience == Patience::None {
@@ -294,6 +303,7 @@ pub unsafe extern "C" fn exs_recv(
         }
         let at_once = few::recv_at_once(&entry, &memory, flags, fd);
         if let Some(received) = at_once.or_else(|| few::recv_passing(&entry, &memory, flags, fd)) {
+            memory.end();
             return received;
         }
         received(&entry, recv(&entry, memory, flags, answer), flags)

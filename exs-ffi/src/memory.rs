@@ -1,11 +1,11 @@
 //! Memory of the program: registrations, and buffers from an address and a length.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use exs::__ffi as raw;
+use exs::__ffi::{self as raw, SpareBuffer};
 use exs::{Buffer, MemoryRegion};
 use libc::c_void;
 
@@ -25,6 +25,11 @@ struct Registration {
 
 thread_local! {
     static FOUND: RefCell<Recent<Registration>> = const { Recent::new() };
+}
+
+thread_local! {
+    /// What the buffer of the thread's last call was made of.
+    static SPARE: Cell<Option<SpareBuffer>> = const { Cell::new(None) };
 }
 
 static TABLE: Handles<Registration> = Handles::new(&FOUND);
@@ -52,9 +57,14 @@ pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer
     let base = range(memory, len)?;
     if mhandle == EXS_MHANDLE_UNREGISTERED {
         let base = base.unwrap_or(NonNull::dangling());
-        // SAFETY: the caller promises that the memory is there until the event, and left
-        // alone as the header says (essay of `ptr`).
-        return Ok(unsafe { raw::buffer(base, len) });
+        let spare = SPARE.try_with(Cell::take).ok().flatten();
+        return Ok(match spare {
+            // SAFETY: the caller promises that the memory is there until the event, and left
+            // alone as the header says (essay of `ptr`).
+            Some(spare) => unsafe { spare.over(base, len) },
+            // SAFETY: as above.
+            None => unsafe { raw::buffer(base, len) },
+        });
     }
     let part = TABLE.get(mhandle).map(|r| {
         let offset = base.map_or(Some(0), |b| b.addr().get().checked_sub(r.base));
@@ -68,6 +78,14 @@ pub(crate) fn buffer(memory: Bytes, len: usize, mhandle: c_int) -> Result<Buffer
             libc::EINVAL,
             "this is not the handle of a registration (EXS_MHANDLE_UNREGISTERED is for memory without)",
         )),
+    }
+}
+
+/// Ends the use of a buffer by a call that is over. The thread's next buffer is made of it.
+pub(crate) fn end(buffer: Buffer) {
+    if let Some(spare) = SpareBuffer::of(buffer) {
+        // A thread that ends keeps nothing.
+        let _ = SPARE.try_with(|kept| kept.set(Some(spare)));
     }
 }
 

@@ -32,6 +32,7 @@ pub use super::place::{
 pub use super::place::{is_attended, is_dormant_loan, is_waiting_on_loan};
 pub use super::{AttendedStream, LoopDriver, RungBy};
 use super::{Export, Socket};
+pub use crate::mem::SpareBuffer;
 use crate::mem::{Buffer, MemError, MemoryRegion, Region, Segment};
 use crate::progress::{Error, Rights};
 pub use crate::sys::is_duplicate;

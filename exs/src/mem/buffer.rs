@@ -12,7 +12,9 @@
 
 #[cfg(feature = "compio")]
 mod compio;
+mod spare;
 
+pub use self::spare::SpareBuffer;
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};

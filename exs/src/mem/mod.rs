@@ -23,7 +23,7 @@ mod registrations;
 mod sgl;
 
 pub use atomic::{AtomicOp, Atomics, WORD};
-pub use buffer::{Buffer, MemoryRegion};
+pub use buffer::{Buffer, MemoryRegion, SpareBuffer};
 pub use error::MemError;
 pub(crate) use keys::KeyHasher;
 pub use keys::{Access, AccessFault, Grant, GrantedPart, Key, KeyTable, Scope};

@@ -28,6 +28,11 @@ pub(super) struct Registrations {
 }
 
 impl Registrations {
+    /// Returns true if the region was never registered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.get().is_none()
+    }
+
     /// Returns the key at a place of a context, if it is that of the first registration. Takes no
     /// lock.
     #[inline]
