@@ -6,11 +6,11 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
-use exs::__ffi::{self as raw, LoopDriver, ProcessLock};
+use exs::__ffi::{self as raw, LoopDriver, ProcessLock, ProcessNumber};
 use exs::Shard;
 
 use crate::error::{Fail, Result};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{self, EventLoop};
 
 /// An epoll set of the program, by a descriptor of the library's. A set that the program closes stays
 /// for as long as sockets are registered there.
@@ -23,9 +23,34 @@ pub(crate) struct EpollSet {
 /// The epoll sets of the program in which sockets are registered, by the program's numbers.
 static SETS: ProcessLock<Option<HashMap<c_int, Weak<EpollSet>>>> = ProcessLock::new(None);
 
+/// Counts the sets that were found.
+static FOUND: ProcessNumber = ProcessNumber::new(0);
+
+/// The set that a thread has found last.
+struct Last {
+    number: c_int,
+    set: Weak<EpollSet>,
+    /// The count of sets by then.
+    found: u64,
+}
+
 thread_local! {
-    /// The set that the thread has found last, and its number.
-    static LAST: RefCell<(c_int, Weak<EpollSet>)> = const { RefCell::new((-1, Weak::new())) };
+    static LAST: RefCell<Last> =
+        const { RefCell::new(Last { number: -1, set: Weak::new(), found: 0 }) };
+}
+
+impl Last {
+    /// Returns the set if the number still names it. The kernel is asked only where it matters: while no
+    /// loop of the process drives a shard, a set tells nothing that epoll_wait(2) does not find by
+    /// the number. A set in which sockets were registered since was counted.
+    fn named(&self, number: c_int) -> Option<Arc<EpollSet>> {
+        if self.number != number {
+            return None;
+        }
+        let set = self.set.upgrade()?;
+        let rests = !event_loop::are_needed() && self.found == FOUND.get();
+        (rests || set.is_named(number)).then_some(set)
+    }
 }
 
 impl EpollSet {
@@ -46,20 +71,22 @@ impl EpollSet {
         let set = Arc::new(EpollSet { fd, event_loop: EventLoop::default() });
         sets.retain(|_, set| set.strong_count() > 0);
         sets.insert(number, Arc::downgrade(&set));
+        FOUND.add(1);
         Ok(set)
     }
 
     /// Returns the epoll set that the number names, if sockets are registered there.
     pub(crate) fn find(number: c_int) -> Option<Arc<EpollSet>> {
-        LAST.with_borrow_mut(|(last, set)| {
-            if *last == number
-                && let Some(set) = set.upgrade().filter(|set| set.is_named(number))
-            {
+        LAST.with_borrow_mut(|last| {
+            if let Some(set) = last.named(number) {
                 return Some(set);
             }
-            let found = known(SETS.lock().get_or_insert_default(), number);
-            (*last, *set) = (number, found.as_ref().map_or_else(Weak::new, Arc::downgrade));
-            found
+            // Before the look, so that a set that comes behind it is noticed.
+            let found = FOUND.get();
+            let known = known(SETS.lock().get_or_insert_default(), number);
+            let set = known.as_ref().map_or_else(Weak::new, Arc::downgrade);
+            *last = Last { number, set, found };
+            known
         })
     }
 
@@ -67,7 +94,7 @@ impl EpollSet {
     /// no socket is registered there any more.
     pub(crate) fn of_thread() -> Option<Arc<EpollSet>> {
         // A thread that ends has no locals any more.
-        let set = LAST.try_with(|last| last.borrow().1.upgrade()).ok().flatten();
+        let set = LAST.try_with(|last| last.borrow().set.upgrade()).ok().flatten();
         set.filter(|set| set.event_loop.is_used())
     }
 

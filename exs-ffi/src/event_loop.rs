@@ -34,7 +34,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use exs::__ffi::{LoopDriver, LoopId};
+use exs::__ffi::{LoopDriver, LoopId, ProcessNumber};
 use exs::Shard;
 
 use crate::sockets::Entry;
@@ -43,6 +43,14 @@ use crate::sockets::Entry;
 /// over shared memory, on two processors, beside arrival descriptors: half as many for 8 connections,
 /// as many for 16, twice as many for 32, 2.5 times as many for 1,000.
 const CROWD: usize = 24;
+
+/// A socket that only a loop serves was registered in a set of the process.
+static NEEDED: ProcessNumber = ProcessNumber::new(0);
+
+/// True if a loop of the process drives a shard, or may have to.
+pub(crate) fn are_needed() -> bool {
+    NEEDED.get() > 0
+}
 
 /// Bits of the state below the number of the arrival.
 const STATE: u64 = 3;
@@ -208,6 +216,9 @@ impl EventLoop {
 
     /// Sockets of this shard are in the set.
     pub(crate) fn add_shard(&self, shard: Shard, register: impl Fn(&LoopDriver) -> bool) {
+        if !are_needed() {
+            NEEDED.set(1);
+        }
         let mut drivers = self.drivers();
         if drivers.iter().any(|one| one.shard == shard) {
             return;

@@ -432,3 +432,56 @@ CASE("epoll-6", a_loop_that_sleeps_is_woken_by_another_process, EXS | ALONE)
     GIVES(0, exs_close(fd, 0, BLOCK));
     gone(child, 0);
 }
+
+/* Gives a set the number of another one, which is closed. */
+static void take_number(int set, int number)
+{
+    if (set != number) {
+        GIVES(number, dup2(set, number));
+        close(set);
+    }
+}
+
+CASE("epoll-6", a_set_with_the_number_of_another_is_waited_for, WORLDS)
+{
+    struct pair p = connection(), q = connection();
+    int ep = epoll_create1(EPOLL_CLOEXEC), next;
+    struct epoll_event e;
+
+    CHECK(ep >= 0);
+    nonblocking(p.b);
+    nonblocking(q.b);
+    GIVES(0, control(ep, EPOLL_CTL_ADD, p.b, EPOLLIN, 1));
+    send_all(p.a, "p", 1);
+    GIVES(1, exs_epoll_wait(ep, &e, 1, -1));
+    GIVES(1, e.data.u64);
+
+    /* Another set, with another socket. */
+    next = epoll_create1(EPOLL_CLOEXEC);
+    close(ep);
+    take_number(next, ep);
+    GIVES(0, control(ep, EPOLL_CTL_ADD, q.b, EPOLLIN, 2));
+    GIVES(0, exs_epoll_wait(ep, &e, 1, 0));
+    send_all(q.a, "q", 1);
+    GIVES(1, exs_epoll_wait(ep, &e, 1, -1));
+    GIVES(2, e.data.u64);
+
+    /* A set that the library knew by another number. */
+    next = epoll_create1(EPOLL_CLOEXEC);
+    GIVES(0, control(next, EPOLL_CTL_ADD, p.b, EPOLLIN, 3));
+    GIVES(1, exs_epoll_wait(next, &e, 1, -1));
+    GIVES(1, exs_epoll_wait(ep, &e, 1, -1));
+    GIVES(2, e.data.u64);
+    close(ep);
+    take_number(next, ep);
+    GIVES(1, exs_epoll_wait(ep, &e, 1, -1));
+    GIVES(3, e.data.u64);
+    GIVES(1, take_byte(p.b));
+    GIVES(1, take_byte(q.b));
+    send_all(p.a, "p", 1);
+    GIVES(1, exs_epoll_wait(ep, &e, 1, -1));
+    GIVES(3, e.data.u64);
+    close(ep);
+    end(p);
+    end(q);
+}
