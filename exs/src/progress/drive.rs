@@ -29,15 +29,15 @@
 //! for a tick and no thread came. Then the program computes, and the background thread moves its
 //! data.
 
+mod habits;
+mod queues;
+
 #[cfg(feature = "tokio")]
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-mod habits;
-mod queues;
 
 use self::habits::Habits;
 use self::queues::DrivingQueues;
@@ -69,6 +69,16 @@ pub(crate) enum Driven {
     /// There is something to do, or another thread is about to leave the lead: the program must come
     /// again.
     Again,
+}
+
+/// What came of an attempt to arm a shard without a turn.
+enum AtRest {
+    /// The shard is armed.
+    Armed,
+    /// There is something to do. The kernel need not be asked again before the next turn.
+    Asked,
+    /// Another thread leads, or the kernel could not be asked.
+    NotLed,
 }
 
 /// What a thread has done that wanted to lead for a turn.
@@ -331,19 +341,19 @@ impl Context {
     ) -> Result<Waited, Error> {
         let slept = self.disarm();
         let owed = self.drive.owes_question.swap(false, Ordering::Relaxed);
-        if !slept && self.arm_at_rest(owed) {
-            return Ok(Waited::of(queue.len() >= want.min));
-        }
-        if slept
-            && !owed
-            && let Some(found) = self.read_after_sleep(queue, want)
-        {
+        let mut ask = slept || owed;
+        if !slept {
+            // A loop that comes again without a sleep has asked the kernel a moment ago, or does now.
+            match self.arm_at_rest(owed) {
+                AtRest::Armed => return Ok(Waited::of(queue.len() >= want.min)),
+                AtRest::Asked => ask = false,
+                AtRest::NotLed => {}
+            }
+        } else if !owed && let Some(found) = self.read_after_sleep(queue, want) {
             self.drive.owes_question.store(true, Ordering::Relaxed);
             self.note_dequeued(queue);
             return Ok(found);
         }
-        // A loop that comes again without a sleep has asked the kernel a moment ago.
-        let mut ask = slept || owed;
         for _ in 0..PASSING_TURNS {
             match self.drive_turn(queue, want.min.max(1), ask)? {
                 Driven::Found { .. } => return Ok(Waited::There),
@@ -378,19 +388,18 @@ impl Context {
     }
 
     /// Arms the shard for a loop that has taken all events, without a turn of the engine. With `ask`, the
-    /// thread first asks the kernel what became ready. False: there is something to do, for which the
-    /// thread must lead.
-    fn arm_at_rest(&self, ask: bool) -> bool {
-        let Some(mut reactor) = self.lead.try_lead(false) else { return false };
+    /// thread first asks the kernel what became ready. If anything did, the thread must lead for a turn.
+    fn arm_at_rest(&self, ask: bool) -> AtRest {
+        let Some(mut reactor) = self.lead.try_lead(false) else { return AtRest::NotLed };
         // An error of the kernel comes again if it lasts.
         let asked = !ask || reactor.poll(Some(Duration::ZERO)).is_ok();
         let found = !reactor.ready.is_empty() || self.lead.findings.has_any() || reactor.is_full();
         self.lead.leave(reactor, None, self.reliance.polls());
-        let armed = asked && !found && self.arm();
-        if armed {
+        if asked && !found && self.arm() {
             self.drive.habits.note_announced();
+            return AtRest::Armed;
         }
-        armed
+        if asked { AtRest::Asked } else { AtRest::NotLed }
     }
 
     /// As `drive`, for a program that may have learnt at any time that the descriptor is readable, and
