@@ -86,6 +86,7 @@ for shards in 8 1; do
     run $shards socket_contract soft_ipv4 shm_ipv4
     run $shards attend
     run $shards attend_queues
+    run $shards queue_loops
     # Over shared memory, places of one mapping go from shard to shard. What orders their users is the peer,
     # which has a mapping of its own, and the sanitizer does not know that both are the same memory.
     run $shards brief_connections soft
