@@ -183,3 +183,22 @@ fn a_thread_that_sleeps_is_woken_for_what_another_posts() {
         });
     }
 }
+
+/// The sleep of a loop is announced, and another thread takes an event and posts once more.
+#[test]
+fn an_event_for_a_loop_that_sleeps_is_shown() {
+    let _dog = Watchdog::with_limit("an_event_for_a_loop_that_sleeps_is_shown", LIMIT);
+    for transport in [Transport::Soft, Transport::Shm] {
+        with_orderly_loop(transport, |queue, a, b| {
+            assert!(queue.dequeue(4, NOW).unwrap().is_empty());
+            let send = || a.send(queue, Token(2), vec![1; LEN]).unwrap();
+            std::thread::scope(|s| s.spawn(send).join()).unwrap();
+            // It lies in the queue, so no thread comes to the shard for it.
+            assert_eq!(queue.dequeue(4, NOW).unwrap().len(), 1);
+            send();
+            await_readable(queue);
+            assert_eq!(queue.dequeue(4, NOW).unwrap().len(), 1);
+            b.blocking().recv_exact(&mut [0; 2 * LEN]).unwrap();
+        });
+    }
+}
