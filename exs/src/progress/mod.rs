@@ -76,6 +76,7 @@ mod stats;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod ticks;
+mod tries;
 mod values;
 mod wait;
 mod wait_for_one;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::WaitPolicy;
 use super::crowding::Crowding;
+use super::tries::Tries;
 use crate::sys::this_thread;
 use crate::time::Time;
 
@@ -75,7 +76,7 @@ pub(super) struct Pace {
     spin_misses: AtomicU32,
     /// Rare waits since the last one whose spin has paid.
     rare_misses: AtomicU32,
-    peek_misses: AtomicU32,
+    peeks: Tries,
     /// Waits for an attended connection since the last peek there that found something.
     attended_misses: AtomicU32,
 }
@@ -87,7 +88,7 @@ impl Pace {
             policy: AtomicU8::new(0),
             spin_misses: zero(),
             rare_misses: zero(),
-            peek_misses: zero(),
+            peeks: Tries::default(),
             attended_misses: zero(),
         };
         pace.set_policy(policy);
@@ -160,9 +161,7 @@ impl Pace {
 
     /// How long this wait begins with a peek; `limit` at most. None: it does not.
     pub(super) fn peek(&self, limit: Option<Duration>) -> Option<Duration> {
-        let misses = self.peek_misses.load(Ordering::Relaxed);
-        if misses >= MAX_PEEK_MISSES && !misses.is_multiple_of(PROBE) {
-            self.peek_misses.store(misses.wrapping_add(1), Ordering::Relaxed);
+        if !self.peeks.next(MAX_PEEK_MISSES, PROBE) {
             return None;
         }
         let most = if self.policy() == WaitPolicy::BusyPoll { BUSY_PEEK } else { PEEK };
@@ -180,11 +179,7 @@ impl Pace {
         if limit.is_some_and(|limit| limit <= AT_HAND) {
             return;
         }
-        let misses = self.peek_misses.load(Ordering::Relaxed);
-        let next = if paid { 0 } else { misses.wrapping_add(1) };
-        if next != misses {
-            self.peek_misses.store(next, Ordering::Relaxed);
-        }
+        self.peeks.note(paid);
     }
 
     /// How long a thread peeks at the connection that it attends, before it sleeps. `crowded`: other

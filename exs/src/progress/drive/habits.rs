@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::progress::tries::Tries;
+
 /// The number of dequeues that arm early after the background thread had to arm the shard.
 const EARLY: u32 = 1024;
 /// Sleeps in a row that loops have announced, after which they are taken to announce each.
@@ -20,8 +22,7 @@ pub(super) struct Habits {
     early: AtomicU32,
     /// Sleeps that loops have announced since one that they have not; [`ORDERLY`] at most.
     announced: AtomicU32,
-    /// Chances to read since the last read that has found something.
-    misses: AtomicU32,
+    reads: Tries,
 }
 
 impl Habits {
@@ -62,22 +63,13 @@ impl Habits {
     /// the kernel which are readable.
     #[inline]
     pub(super) fn read_first(&self) -> bool {
-        let misses = self.misses.load(Ordering::Relaxed);
-        let reads = misses < MAX_MISSES || misses.is_multiple_of(PROBE);
-        if !reads {
-            self.misses.store(misses.wrapping_add(1), Ordering::Relaxed);
-        }
-        reads
+        self.reads.next(MAX_MISSES, PROBE)
     }
 
     /// Such a read has ended.
     #[inline]
     pub(super) fn note_read(&self, found: bool) {
-        let misses = self.misses.load(Ordering::Relaxed);
-        let next = if found { 0 } else { misses.wrapping_add(1) };
-        if next != misses {
-            self.misses.store(next, Ordering::Relaxed);
-        }
+        self.reads.note(found);
     }
 }
 
