@@ -1,11 +1,12 @@
 //! Event loops on the descriptor of a queue: none waits for the background thread to look around, and
 //! none misses an event, whatever it does between its dequeues.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use exs::{EventKind, EventQueue, Options, RecvFlags, Socket, SocketType, Token, Transport};
-use exs_tests::harness::{LIMIT, Rng, Watchdog};
+use exs::{Event, EventKind, EventQueue, Options, RecvFlags, Socket, Token, Transport};
+use exs_tests::harness::{Env, LIMIT, Rng, Watchdog};
 use mio::unix::SourceFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
@@ -17,14 +18,7 @@ const SOON: Duration = Duration::from_secs(10);
 const LEN: usize = 8;
 
 fn streams(transport: Transport) -> (Socket, Socket) {
-    let options = Options::default().with_transport(transport);
-    let socket = || Socket::with_options(SocketType::Stream, options.clone()).unwrap();
-    let (listener, client) = (socket(), socket());
-    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    listener.listen(1).unwrap();
-    client.blocking().connect(listener.local_addr().unwrap()).unwrap();
-    let (server, _) = listener.blocking().accept().unwrap();
-    (client, server)
+    Env::new(Options::default().with_transport(transport), IpAddr::from([127, 0, 0, 1])).streams()
 }
 
 /// A loop that learns of each change once (EPOLLET).
@@ -103,14 +97,30 @@ fn await_readable(queue: &EventQueue) {
     assert_eq!(nix::poll::poll(&mut fds, limit).unwrap(), 1, "the descriptor shows no event");
 }
 
+/// Sleeps until the descriptor shows events, and takes them.
+fn sleep_for_events(queue: &EventQueue) -> Vec<Event> {
+    loop {
+        await_readable(queue);
+        let events = queue.dequeue(4, NOW).unwrap();
+        if !events.is_empty() {
+            return events;
+        }
+    }
+}
+
+/// The other end sends a message, for which a receive is posted.
+fn ask(queue: &EventQueue, a: &Socket, b: &Socket, message: [u8; LEN]) {
+    receive(queue, a, 1);
+    b.blocking().send_all(&message).unwrap();
+}
+
 /// Has a queue and one end of a connection that a loop has served for a while. It has dequeued until
 /// nothing came before each of its sleeps, so the library knows that it comes again.
 fn with_orderly_loop(transport: Transport, then: impl FnOnce(&EventQueue, &Socket, &Socket)) {
     let (a, b) = streams(transport);
     let queue = EventQueue::new(16).unwrap();
     for round in 0..64_u64 {
-        a.recv(&queue, Token(1), vec![0; LEN], RecvFlags::WAITALL).unwrap();
-        b.blocking().send_all(&round.to_be_bytes()).unwrap();
+        ask(&queue, &a, &b, round.to_be_bytes());
         let mut answered = false;
         while !answered {
             await_readable(&queue);
@@ -139,18 +149,10 @@ fn a_loop_that_posts_before_it_sleeps_is_woken() {
     for transport in [Transport::Soft, Transport::Shm] {
         with_orderly_loop(transport, |queue, a, b| {
             for n in 0..=255 {
-                a.recv(queue, Token(1), vec![0; LEN], RecvFlags::WAITALL).unwrap();
-                b.blocking().send_all(&[n; LEN]).unwrap();
-                let mut events = Vec::new();
-                while events.is_empty() {
-                    await_readable(queue);
-                    events = queue.dequeue(4, NOW).unwrap();
-                }
+                ask(queue, a, b, [n; LEN]);
+                sleep_for_events(queue);
                 a.send(queue, Token(2), vec![n; LEN]).unwrap();
-                await_readable(queue);
-                while queue.dequeue(4, NOW).unwrap().is_empty() {
-                    await_readable(queue);
-                }
+                sleep_for_events(queue);
                 b.blocking().recv_exact(&mut [0; LEN]).unwrap();
             }
         });
@@ -164,15 +166,12 @@ fn a_thread_that_sleeps_is_woken_for_what_another_posts() {
     for transport in [Transport::Soft, Transport::Shm] {
         with_orderly_loop(transport, |queue, a, b| {
             for n in 0..=255 {
-                a.recv(queue, Token(1), vec![0; LEN], RecvFlags::WAITALL).unwrap();
-                b.blocking().send_all(&[n; LEN]).unwrap();
-                while queue.dequeue(4, NOW).unwrap().is_empty() {
-                    await_readable(queue);
-                }
+                ask(queue, a, b, [n; LEN]);
+                sleep_for_events(queue);
                 std::thread::scope(|s| {
                     let sleeper = s.spawn(|| {
-                        while queue.dequeue(4, NOW).unwrap().is_empty() {
-                            await_readable(queue);
+                        if queue.dequeue(4, NOW).unwrap().is_empty() {
+                            sleep_for_events(queue);
                         }
                     });
                     a.send(queue, Token(2), vec![n; LEN]).unwrap();
