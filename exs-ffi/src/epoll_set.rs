@@ -23,20 +23,20 @@ pub(crate) struct EpollSet {
 /// The epoll sets of the program in which sockets are registered, by the program's numbers.
 static SETS: ProcessLock<Option<HashMap<c_int, Weak<EpollSet>>>> = ProcessLock::new(None);
 
-/// Counts the sets that were found.
-static FOUND: ProcessNumber = ProcessNumber::new(0);
+/// Counts the sets in which the program has registered a first socket.
+static MADE: ProcessNumber = ProcessNumber::new(0);
 
 /// The set that a thread has found last.
 struct Last {
     number: c_int,
     set: Weak<EpollSet>,
     /// The count of sets by then.
-    found: u64,
+    made: u64,
 }
 
 thread_local! {
     static LAST: RefCell<Last> =
-        const { RefCell::new(Last { number: -1, set: Weak::new(), found: 0 }) };
+        const { RefCell::new(Last { number: -1, set: Weak::new(), made: 0 }) };
 }
 
 impl Last {
@@ -48,7 +48,7 @@ impl Last {
             return None;
         }
         let set = self.set.upgrade()?;
-        let rests = !event_loop::are_needed() && self.found == FOUND.get();
+        let rests = !event_loop::are_needed() && self.made == MADE.get();
         (rests || set.is_named(number)).then_some(set)
     }
 }
@@ -71,7 +71,7 @@ impl EpollSet {
         let set = Arc::new(EpollSet { fd, event_loop: EventLoop::default() });
         sets.retain(|_, set| set.strong_count() > 0);
         sets.insert(number, Arc::downgrade(&set));
-        FOUND.add(1);
+        MADE.add(1);
         Ok(set)
     }
 
@@ -82,10 +82,10 @@ impl EpollSet {
                 return Some(set);
             }
             // Before the look, so that a set that comes behind it is noticed.
-            let found = FOUND.get();
+            let made = MADE.get();
             let known = known(SETS.lock().get_or_insert_default(), number);
             let set = known.as_ref().map_or_else(Weak::new, Arc::downgrade);
-            *last = Last { number, set, found };
+            *last = Last { number, set, made };
             known
         })
     }

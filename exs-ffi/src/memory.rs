@@ -25,9 +25,6 @@ struct Registration {
 
 thread_local! {
     static FOUND: RefCell<Recent<Registration>> = const { Recent::new() };
-}
-
-thread_local! {
     /// What the buffer of the thread's last call was made of.
     static SPARE: Cell<Option<SpareBuffer>> = const { Cell::new(None) };
 }

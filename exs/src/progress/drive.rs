@@ -13,7 +13,8 @@
 //! the reactor. The next dequeue ends the announced sleep. A loop that dequeues until nothing
 //! comes, as the queue's documentation says, therefore never goes to sleep unannounced.
 //!
-//! Such a loop makes the system calls of one with kernel sockets: it sleeps, reads and writes.
+//! Such a loop makes the system calls of one with kernel sockets, and one question more: it sleeps,
+//! reads and writes, and asks the kernel behind that.
 //! - The first dequeue after a sleep reads the connections that had bytes recently, before it asks the
 //!   kernel which are readable. The dequeue that finds nothing asks that question.
 //! - Events that a thread brings about itself, as that of a small send, do not make the descriptor
