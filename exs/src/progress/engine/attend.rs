@@ -65,6 +65,22 @@ enum Attendance {
     Left { since: u64, by: LeftBy },
 }
 
+impl Attendance {
+    /// True if the connection stays on the list after a sweep, and true if there is a next sweep in any case.
+    ///
+    /// A thread that has come back leaves the connection again soon, as a rule. If the sweeps ended
+    /// meanwhile, the thread would have to wake the thread in the reactor for the first one.
+    fn after_sweep(&self) -> (bool, bool) {
+        match self {
+            Attendance::Reactor => (false, false),
+            Attendance::Thread { .. } => (false, true),
+            // The loan says whether there is a next sweep.
+            Attendance::Lent(_) => (true, false),
+            Attendance::Left { .. } => (true, true),
+        }
+    }
+}
+
 /// The part of the program that has left a connection, and comes back for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeftBy {
@@ -371,12 +387,10 @@ impl Attendances<'_> {
         let readable = asked.iter().zip(which_are_readable(&streams));
         readable.filter(|(_, readable)| *readable).for_each(|(id, _)| self.end(*id));
         left.retain(|id| {
-            let was_attended = self.sockets.was_attended(*id);
-            let stays = was_attended || self.is_lent(*id);
-            busy |= was_attended;
-            if let Ok(s) = self.sockets.find(*id) {
-                s.attended.listed = stays;
-            }
+            let Ok(s) = self.sockets.find(*id) else { return false };
+            let (stays, goes_on) = s.attended.by.after_sweep();
+            s.attended.listed = stays;
+            busy |= goes_on;
             stays
         });
         self.sweeps.at = busy.then(|| now + SWEEP);
@@ -442,6 +456,15 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sweeps_go_on_while_a_thread_comes_and_goes() {
+        let thread = Attendance::Thread { waiter: None, for_room: false, pass: PassWait::Posted };
+        let left = Attendance::Left { since: 0, by: LeftBy::Thread };
+        assert_eq!(left.after_sweep(), (true, true));
+        assert_eq!(thread.after_sweep(), (false, true), "the next sweep does not look at it");
+        assert_eq!(Attendance::Reactor.after_sweep(), (false, false));
+    }
 
     #[test]
     fn a_loop_is_given_more_time_than_a_thread() {
