@@ -318,7 +318,7 @@ impl Context {
             others |= self.lead.wake_waiter(w);
         }
         if hurry {
-            self.lead.wake();
+            self.lead.bell.end_announced_sleep();
         }
         show.iter().for_each(|watch| watch.changed());
         others
