@@ -389,6 +389,10 @@ pub trait Traffic: LinkSetup {
     fn resume_eager(_driver: &mut Driver<Self>) {}
     /// Tries for bytes (`Rnic::spin`).
     fn spin(driver: &mut Driver<Self>, now: Time) -> bool;
+    /// True if `spin` leaves connections to the reactor (`Rnic::spins_by_reactor`).
+    fn spins_by_reactor(_driver: &Driver<Self>) -> bool {
+        false
+    }
     /// Looks for completions in memory (`Rnic::poll_memory`).
     fn poll_memory(_driver: &mut Driver<Self>) -> Option<bool> {
         None

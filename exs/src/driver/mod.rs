@@ -327,6 +327,9 @@ impl<L: Traffic> Rnic for Driver<L> {
     fn spin(&mut self, now: Time) -> bool {
         self.poll_setups(now) | L::spin(self, now)
     }
+    fn spins_by_reactor(&self) -> bool {
+        L::spins_by_reactor(self)
+    }
     fn poll_memory(&mut self) -> Option<bool> {
         L::poll_memory(self)
     }

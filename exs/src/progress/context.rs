@@ -14,7 +14,7 @@ use super::engine::{
 use super::event::RawEvent;
 use super::lead::Lead;
 use super::leader::Leadership;
-use super::pace::Attention;
+use super::pace::{Attention, ROUNDS_PER_POLL};
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::reliance::Reliance;
@@ -347,7 +347,7 @@ impl Context {
     /// Runs the engine with what the reactor found.
     pub(super) fn turn(
         &self,
-        reactor: Option<&mut Reactor>,
+        mut reactor: Option<&mut Reactor>,
         spin: bool,
         me: Option<&Waiter>,
     ) -> Turn {
@@ -355,7 +355,7 @@ impl Context {
         let now = self.clock.now_locked(None);
         // A thread that only passes by does not come back before it returns to the program.
         let ringing = if reactor.is_some() { Ringing::InTurn } else { Ringing::AtOnce };
-        if let Some(r) = reactor {
+        if let Some(r) = &mut reactor {
             self.lead.findings.fetch(&mut r.ready);
             let finds = self.attention.take_finds();
             r.unseen = r.unseen.saturating_add(finds).saturating_add(1);
@@ -364,6 +364,12 @@ impl Context {
             }
         }
         let more = engine.run(now, spin, ringing);
+        if let Some(r) = reactor
+            && spin
+            && engine.devices.spin_by_reactor()
+        {
+            r.unseen = r.unseen.max(ROUNDS_PER_POLL);
+        }
         let served_others = self.finish(engine, me);
         Turn { more, served_others }
     }

@@ -369,6 +369,11 @@ pub trait Rnic: Send {
     /// Tries for bytes without waiting for the reactor to report them. A busy-polling thread
     /// calls this. Returns true if it found something.
     fn spin(&mut self, now: Time) -> bool;
+    /// True if `spin` leaves connections to the reactor: more of them had bytes recently than it reads, and
+    /// the kernel tells sooner which have some now.
+    fn spins_by_reactor(&self) -> bool {
+        false
+    }
     /// Looks for completions in memory only, without a system call, for a thread that spins.
     /// Returns true if `progress` is due. Returns None if this RNIC has no connections or has
     /// nothing in memory to look at.

@@ -6,32 +6,50 @@ use crate::driver::Source;
 use crate::rnic::Ready;
 use crate::time::Time;
 
-/// Links that `spin` reads: those that had bytes recently.
+/// Links that are known to have had bytes recently.
 const MAX_HOT: usize = 16;
-/// Links that one call of `spin` reads.
-const LINKS_PER_SPIN: usize = 4;
-/// Misses after which `spin` reads a link no longer.
+/// The most such links that `spin` reads. Each read that finds nothing is a system call, and with more links
+/// one question to the reactor takes less time.
+const MOST_READ: usize = 4;
+/// Calls of `spin` without bytes after which a link is not hot any more.
 const MAX_MISSES: u32 = 4096;
 
 /// A link, or a group of links, that `spin` reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HotLink {
     source: Source,
-    /// Reads without a byte, since the last byte.
+    /// Calls of `spin` since the last byte.
     misses: u32,
 }
 
+impl HotLink {
+    /// `spin` has found no byte. True if the link stays hot.
+    fn miss(&mut self) -> bool {
+        self.misses += 1;
+        self.misses < MAX_MISSES
+    }
+}
+
 impl SoftRnic {
-    /// Reads links that had bytes recently. True if bytes came.
+    /// True if more links had bytes recently than `spin` reads. The reactor finds those with bytes sooner.
+    pub(super) fn has_many_hot_links(&self) -> bool {
+        self.parts.hot.len() > MOST_READ
+    }
+
+    /// Reads links that had bytes recently, if they are few. True if bytes came.
     pub(super) fn poll_hot_links(&mut self, now: Time) -> bool {
         let mut any = self.parts.unparsed.is_some();
         self.end_eager_round(now);
-        for _ in 0..self.parts.hot.len().min(LINKS_PER_SPIN) {
+        if self.has_many_hot_links() {
+            self.parts.hot.retain_mut(HotLink::miss);
+            return any;
+        }
+        for _ in 0..self.parts.hot.len() {
             let Some(mut hot) = self.parts.hot.pop_front() else { break };
             let id = match hot.source {
                 Source::Link(id) => id,
-                other => {
-                    if self.poll_hot_group(other, hot.misses) {
+                _ => {
+                    if self.poll_hot_group(hot) {
                         return true;
                     }
                     continue;
@@ -56,11 +74,10 @@ impl SoftRnic {
                 if pass.more || more {
                     self.enqueue(Source::Link(id));
                 }
-            } else {
-                hot.misses += 1;
             }
+            let stays = pass.received > 0 || hot.miss();
             let ended = self.links.get(id).is_ok_and(|l| !l.inbound.is_readable());
-            if hot.misses < MAX_MISSES && !ended {
+            if stays && !ended {
                 self.parts.hot.push_back(hot);
             }
             if pass.received > 0 || ended {
@@ -78,7 +95,7 @@ impl SoftRnic {
             return Some(true);
         }
         let (count, mut looked) = (self.parts.hot.len(), None);
-        if count > LINKS_PER_SPIN {
+        if self.has_many_hot_links() {
             return None;
         }
         for _ in 0..count {
@@ -113,11 +130,11 @@ impl SoftRnic {
     }
 
     /// Reads a group that had bytes recently. True if bytes came.
-    fn poll_hot_group(&mut self, source: Source, misses: u32) -> bool {
-        let Source::Group(id) = source else { return false };
+    fn poll_hot_group(&mut self, mut hot: HotLink) -> bool {
+        let Source::Group(id) = hot.source else { return false };
         let came = self.look_at_group(id);
-        if !came && misses < MAX_MISSES && self.parts.groups.table.get(id).is_ok() {
-            self.parts.hot.push_back(HotLink { source, misses: misses + 1 });
+        if !came && hot.miss() && self.parts.groups.table.get(id).is_ok() {
+            self.parts.hot.push_back(hot);
         }
         came
     }

@@ -206,6 +206,9 @@ impl Traffic for SoftLink {
     fn spin(driver: &mut SoftRnic, now: Time) -> bool {
         driver.poll_hot_links(now)
     }
+    fn spins_by_reactor(driver: &SoftRnic) -> bool {
+        driver.has_many_hot_links()
+    }
     fn poll_syscall(driver: &mut SoftRnic) -> Option<bool> {
         driver.has_news()
     }

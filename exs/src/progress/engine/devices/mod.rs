@@ -159,6 +159,11 @@ impl DeviceTable {
         self.list.iter_mut().fold(false, |any, d| d.rnic.spin(now) | any)
     }
 
+    /// True if a thread that spins must ask the kernel in each round.
+    pub(in crate::progress) fn spin_by_reactor(&self) -> bool {
+        self.list.iter().any(|d| d.rnic.spins_by_reactor())
+    }
+
     /// No thread comes back that has a write of a device.
     pub(super) fn forget_deferred(&mut self) {
         self.list.iter_mut().for_each(|d| d.rnic.forget_deferred());
