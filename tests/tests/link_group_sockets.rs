@@ -17,6 +17,10 @@ use exs::{
 use exs_tests::harness::Watchdog;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+mod link_group_sockets {
+    mod workers;
+}
+
 const CLIENTS: usize = 6;
 
 /// A case, in a process with two shards. Each case says so before it makes anything, since the first

@@ -12,6 +12,7 @@ use exs_tests::rdma;
 
 mod shards {
     mod accepts;
+    mod bursts;
     mod moves;
 }
 

@@ -13,6 +13,7 @@ use super::companions::{self, ShardUse};
 use super::context::Context;
 use super::engine::{Parcel, SockId, Watch};
 use super::lead::Lead;
+use super::owed;
 use super::queue::QueueCore;
 use super::reactor::Reactor;
 use super::sentry::{AfterSleep, Duty};
@@ -26,13 +27,15 @@ use crate::sys::{is_runnable, note_calls, processor_time, yield_now};
 pub(super) const PASSING_TURNS: u32 = 4;
 
 impl Context {
-    /// A thread comes to `queue`: rings the doorbell for work that was posted without one.
+    /// A thread comes to `queue`: rings the doorbell for work that was posted without one, here and in the
+    /// shards where the thread has left some.
     ///
     /// A thread that finds events in the queue does not lead, however often it comes. The background
     /// thread then leads beside it after a tick, and serves the connections without events. A thread
     /// that sends on kernel sockets leads now and then instead: these sends leave in its own calls.
     pub(crate) fn nudge(&self, queue: &QueueCore) {
         companions::note(self.shard(), ShardUse::Dequeues);
+        owed::ring(self.shard());
         let outlook = self.outlook.get();
         if !queue.is_empty() && outlook.rests(|| self.clock.about()) {
             return;

@@ -14,6 +14,7 @@ use super::engine::{
 use super::event::RawEvent;
 use super::lead::Lead;
 use super::leader::Leadership;
+use super::owed;
 use super::pace::{Attention, ROUNDS_PER_POLL};
 use super::queue::QueueCore;
 use super::reactor::Reactor;
@@ -222,17 +223,18 @@ impl Context {
             Ok(engine) => engine,
             Err(why) => self.lock_behind(why),
         };
-        let crosses = match entry {
+        let (crosses, owes) = match entry {
             Entry::Look => return f(&mut engine, &mut Call::new(&self.clock, Ringing::AtOnce)),
-            Entry::Call => false,
-            Entry::Post(shard) => shard != self.shard,
+            Entry::Call => (false, false),
+            Entry::Post(shard) if shard == self.shard => (false, false),
+            Entry::Post(shard) => (true, owed::comes_back_to(shard) && !self.is_armed()),
         };
         // Work may wait for a doorbell if the next leader is this thread, or the background thread
         // after a tick. Each of the two rings the doorbell first of all. A thread that waits for
-        // the event in another shard does not lead here.
-        let lazy = self.lead.lead().is_free() && !crosses && !self.is_armed();
-        let ringing = if lazy { Ringing::Lazy } else { Ringing::AtOnce };
-        engine.plain.begin_call(lazy);
+        // the event in another shard does not lead here, but rings when it dequeues there.
+        let leads = self.lead.lead().is_free() && !crosses && !self.is_armed();
+        let ringing = if leads || owes { Ringing::Lazy } else { Ringing::AtOnce };
+        engine.plain.begin_call(leads);
         let mut call = Call::new(&self.clock, ringing);
         let result = f(&mut engine, &mut call);
         if !call.has_passed() || engine.sockets.has_marked() {
@@ -248,9 +250,13 @@ impl Context {
                 engine = self.lock();
             }
         }
+        let left = owes && engine.leave_doorbells(call.now());
         self.finish(engine, None);
         if let Some(deferred) = call.take_deferred() {
             self.write_deferred(deferred);
+        }
+        if left {
+            owed::note(self.shard);
         }
         if crosses {
             companions::note(self.shard, ShardUse::Posts);

@@ -55,6 +55,7 @@ mod loan;
 #[cfg(feature = "tokio")]
 mod loop_look;
 mod options;
+mod owed;
 mod pace;
 mod passing;
 mod path;

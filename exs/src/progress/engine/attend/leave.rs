@@ -10,9 +10,17 @@ impl Engine {
     /// [`Attendances::leave`].
     pub(in crate::progress) fn leave_attended(&mut self, id: SockId, how: (bool, bool), now: Time) {
         self.attendances().leave(id, how, now);
-        if self.has_lazy() {
+        self.leave_doorbells(now);
+    }
+
+    /// The calling thread leaves the doorbells that wait to its own next call, or to a turn by the time of a
+    /// sweep. True if any wait.
+    pub(in crate::progress) fn leave_doorbells(&mut self, now: Time) -> bool {
+        let waits = self.has_lazy();
+        if waits {
             self.sweeps.be_due(now + SWEEP);
         }
+        waits
     }
 }
 
