@@ -5,10 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use exs::progress::waiting_threads;
-use exs::{Completion, RecvFlags, Token};
-use exs_tests::harness::{Watchdog, stream_socket};
+use exs::{RecvFlags, Token};
+use exs_tests::harness::Watchdog;
 
-use crate::{listener, queues, received, transports};
+use super::moves::accepted_at;
+use crate::{queues, received, transports};
 
 const SENDS: usize = 8;
 
@@ -20,32 +21,23 @@ fn a_burst_that_crosses_leaves_without_its_thread() {
     let queues = queues();
     for transport in transports() {
         let (home, away) = (&queues[0], &queues[1]);
-        let (listener, addr) = listener(transport, 4);
-        listener.accept(home, Token(0)).unwrap();
-        let client = stream_socket(transport);
-        client.connect(home, Token(0), addr).unwrap();
-        let made = [(); 2].map(|()| home.next().unwrap().into_completion().unwrap());
-        let accepted = made.into_iter().find_map(|completion| match completion {
-            Completion::Accept { socket, .. } => Some(socket),
-            _ => None,
-        });
-        let server = accepted.unwrap();
+        let (peer, own) = accepted_at(transport, home);
         // With a receive under way the connection stays where it is.
-        client.recv(home, Token(3), vec![0; 8], RecvFlags::WAITALL).unwrap();
+        own.recv(home, Token(3), vec![0; 8], RecvFlags::WAITALL).unwrap();
         for _ in 0..20 {
             for _ in 0..SENDS {
-                server.recv(home, Token(1), vec![0; 8], RecvFlags::WAITALL).unwrap();
+                peer.recv(home, Token(1), vec![0; 8], RecvFlags::WAITALL).unwrap();
             }
             thread::scope(|scope| {
                 let (done, waits) = channel::<()>();
-                let client = &client;
+                let own = &own;
                 scope.spawn(move || {
                     assert!(away.dequeue(1, Some(Duration::ZERO)).unwrap().is_empty());
                     while waiting_threads(home.shard()) == 0 {
                         thread::yield_now();
                     }
                     for _ in 0..SENDS {
-                        client.send(away, Token(2), vec![7; 8]).unwrap();
+                        own.send(away, Token(2), vec![7; 8]).unwrap();
                     }
                     waits.recv().unwrap();
                     for _ in 0..SENDS {
@@ -58,7 +50,7 @@ fn a_burst_that_crosses_leaves_without_its_thread() {
                 done.send(()).unwrap();
             });
         }
-        drop((client, server));
+        drop((peer, own));
         while home.outstanding() > 0 {
             home.next().unwrap();
         }

@@ -21,7 +21,7 @@ fn moves(transport: Transport) -> bool {
 }
 
 /// A connection that was accepted at a queue, and that no operation has named since.
-fn accepted_at(transport: Transport, at: &EventQueue) -> (Socket, Socket) {
+pub(super) fn accepted_at(transport: Transport, at: &EventQueue) -> (Socket, Socket) {
     let (listener, addr) = listener(transport, 16);
     listener.accept(at, Token(1)).unwrap();
     let client = stream_socket(transport);
